@@ -1,7 +1,7 @@
 # Two commands matter: `make serve` and `make test`. Each sets up what it needs and can be run again.
 PYTHON ?= python3
-WORKERS ?= 2
-# Most of a system test waits: for processes, for pages, for what is killed to come back.
+# For two cores: a third of a test's time is waiting for processes and time limits, and most of a system test's.
+WORKERS ?= 3
 SYSTEM_WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,6 +31,13 @@ $(VENV)/.dev: $(VENV)/.serve
 	@$(PIP) -e '.[training,fleet,benchmarks,dev]'
 	@touch $@
 
+# Workers of tests that begin together would each compile the loops, for half a minute.
+$(VENV)/.loops: $(VENV)/.serve $(wildcard solvers/*.py models/forms/fused/*.py)
+	@echo "setup: compiling the loops of the solvers"
+	@$(BIN)/python -c 'import torch; from models.forms.fused import residual_mlp as fused; from solvers import warm_up; \
+	  warm_up(torch.float32); warm_up(torch.float64); fused.warm_up()'
+	@touch $@
+
 # kserve has its own environment (450 MB), because its pins (protobuf < 7, python-dateutil < 3) conflict with ours.
 $(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.dev
 	@echo "setup: kserve, for its client and its model of a manifest"
@@ -58,7 +65,7 @@ serve: setup ## set up, serve on 127.0.0.1:8000, and train the default models th
 check: $(VENV)/.dev ## format, lint, types, import layers
 	@echo "check: ruff format"; $(BIN)/ruff format --check .
 	@echo "check: ruff"; $(BIN)/ruff check .
-	@echo "check: pyright"; nice $(BIN)/pyright --threads $(WORKERS)
+	@echo "check: pyright"; nice $(BIN)/pyright --threads 2
 	@echo "check: import layers"; $(BIN)/lint-imports
 	@echo "check: documentation"; $(SITE) --site-dir $(VENV)/site
 
@@ -88,7 +95,7 @@ $(VENV)/lerobot/.done: tests/system/with_lerobot/requirements.txt $(VENV)/.dev
 $(VENV)/onnx/.done: tests/system/with_onnx/requirements.txt $(VENV)/.dev
 	$(call layered,onnx,onnxruntime for the tests of exported networks)
 
-test: $(VENV)/.dev ## all tests that need only Python
+test: $(VENV)/.dev $(VENV)/.loops ## all tests that need only Python
 	@echo "test: all tests that need only Python, $(WORKERS) at a time"
 	@$(BIN)/python -m pytest --ignore tests/system -n $(WORKERS) --dist worksteal --durations 20
 

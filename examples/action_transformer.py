@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from models.importing.declared import Declared
-from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 
 HORIZON, ACTIONS, STATE, WIDTH, PATCHES = 8, 4, 6, 32, 4
@@ -80,9 +79,8 @@ def imported(repository: Path) -> tuple[VisionEncoder, ActionTransformer, Path]:
             inputs=INPUTS,
             conditions=CONDITIONS,
             declared=Declared(noise_at=0, scale=1.0, sign=1),
-            prelude=PreludeSource(
-                export(encoder, (torch.rand(4, 3, 16, 16),), Path(folder) / "vision.pt2"), outputs=["seen"]
-            ),
+            prelude=export(encoder, (torch.rand(4, 3, 16, 16),), Path(folder) / "vision.pt2"),
+            prelude_outputs=["seen"],
         )
     return encoder, network, found.path
 

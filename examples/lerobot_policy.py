@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from models.importing.declared import Declared
-from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 
 HORIZON, ACTIONS, STATE, SEEN, SIDE = 16, 2, 3, 2, 48
@@ -118,7 +117,9 @@ def imported(repository: Path) -> tuple[Any, Path]:
             inputs=["x", "t", "seen"],
             conditions={"image": {"dtype": "uint8", "scale": 1 / 255}},
             declared=declared(),
-            prelude=PreludeSource(files[0], inputs=["image", "state"], outputs=["seen"]),
+            prelude=files[0],
+            prelude_inputs=["image", "state"],
+            prelude_outputs=["seen"],
         )
     return model, found.path
 

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from models.importing.declared import Declared
-from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 
 HORIZON, ACTIONS, WIDTH, LAYERS, PATCHES = 16, 4, 32, 2, 16
@@ -92,7 +91,9 @@ def imported(repository: Path) -> tuple[Prefix, Expert]:
             inputs=INPUTS,
             conditions=CONDITIONS,
             declared=Declared(noise_at=0, scale=1.0, sign=1),
-            prelude=PreludeSource(encoder, inputs=["image"], outputs=["keys", "values"]),
+            prelude=encoder,
+            prelude_inputs=["image"],
+            prelude_outputs=["keys", "values"],
         )
     return prefix, expert
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from fleet.begin import await_job, begin, read_table
 from fleet.errors import CommandError, FleetError
 from fleet.launchers import InProcess, Launcher, Local, Worker
-from fleet.run import Run
+from fleet.run import run
 from fleet.store import FORMATS, Target
 from service.settings import Settings, SettingsError, load_settings
 
@@ -90,17 +90,16 @@ def sample(options: argparse.Namespace) -> int:
     mine = None if index is None else range(index, spec.shards, options.workers)
     if not options.quiet:
         print(_opening(spec, target, new), file=sys.stderr, flush=True)
-    run = Run(spec, target, _launcher(options, spec, settings), options.tries, mine, options.quiet)
     try:
-        outcome = run()
+        queue = run(spec, target, _launcher(options, spec, target, settings), options.tries, mine, options.quiet)
     except KeyboardInterrupt:
         print(f"fleet: stopped; resume with: python -m fleet sample --to {options.to}", file=sys.stderr)
         return _STOPPED
-    for shard, reason in sorted(outcome.failed.items()):
+    for shard, reason in sorted(queue.failed.items()):
         print(f"fleet: shard {shard} was given up after {options.tries} tries: {reason}", file=sys.stderr)
-    if outcome.left:
-        print(f"{spec.shards - outcome.left} of {spec.shards} shards are done; run this again to make the others")
-        return 1 if index is None or outcome.failed else 0
+    if left := queue.left():
+        print(f"{spec.shards - left} of {spec.shards} shards are done; run this again to make the others")
+        return 1 if index is None or queue.failed else 0
     _report(spec, target)
     return 0
 
@@ -114,10 +113,10 @@ def _index(workers: int) -> int:
     return int(text)
 
 
-def _launcher(options: argparse.Namespace, spec: JobSpec, settings: Settings) -> Launcher:
+def _launcher(options: argparse.Namespace, spec: JobSpec, target: Target, settings: Settings) -> Launcher:
     from fleet.maker import devices
 
-    store = Target(options.to).store
+    store = target.store
     if options.on == "ray":
         from fleet.ray_jobs import OnRay
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,24 +80,24 @@ def await_job(target: Target, seconds: float = _WAIT_S) -> JobSpec:
         time.sleep(0.5)
 
 
-def _new(arguments: BulkArguments, threads: int, settings: Settings) -> tuple[JobSpec, RowConditions | None]:
+def _new(arguments: BulkArguments, threads: int, settings: Settings) -> tuple[JobSpec, RowConditions]:
     model, total, seed = arguments.model, arguments.total, arguments.options.get("seed")
     if model is None or total is None or seed is None:
-        asked = {"a model": model, "--total": total, "--seed": seed}
-        raise CommandError(f"a new job needs {', '.join(name for name, value in asked.items() if value is None)}")
-    first_index, table = arguments.options.get("first_index", 0), arguments.table
+        required = {"a model": model, "--total": total, "--seed": seed}
+        raise CommandError(f"a new job needs {', '.join(name for name, value in required.items() if value is None)}")
+    first_index = arguments.options.get("first_index", 0)
     version, card = find(settings, model, arguments.options.get("version"))
     decode = arguments.request.get("decode", True)
     arrays = arguments.fitted(total, _taken(card))
-    conditions: RowConditions | None = arrays if arrays.sources else table
-    with Maker(settings, model, version, threads) as maker:
-        job = maker.job(arguments.request, conditions)
+    conditions = arguments.table or arrays
+    place = {"seed": seed, "first_index": first_index}
+    with closing(Maker(settings, model, version, threads, arguments.request, conditions, **place)) as maker:
+        _, job = maker.job()
         start = {} if job.start_time is None else {"start_time": job.start_time}  # of a scheduler's steps, too
-        for place, count in arrays.pieces():
-            maker.check(arguments.request, arrays, place, count)
-        first = maker.make(arguments.request, seed, first_index, 0, 1, conditions)
-        rate = partial(rate_of, maker, arguments.request, conditions)
-        members = arguments.members(total, conditions, first.samples, rate) | {
+        for first, count in arrays.pieces():
+            maker.job(first, count)
+        rate = partial(rate_of, maker, total)
+        members = arguments.members(total, conditions, maker.make(0, 1).samples, rate) | {
             "model": model,
             "version": version,
             "checkpoint": digest_of_card(card),

@@ -34,32 +34,26 @@ def export_pairs(target: Target, file: Path) -> int:
     if file.suffix != ".npz":
         raise CommandError(f"{file}: give a name that ends in .npz")
     spec = _complete(target)
-    if spec.request.get("known") is not None:
-        raise CommandError(
-            f"{target.address}: its samples have known values, which `training` cannot tell from what the model makes"
-        )
-    if spec.request.get("decode", True):
-        raise CommandError(
-            f"{target.address}: holds decoded samples, but pairs are states of the flow; run the job with --states"
-        )
-    if spec.noise != SCHEME:
-        raise CommandError(
-            f"{target.address}: holds samples from noise of the scheme {spec.noise}, but `training` takes {SCHEME}"
-        )
-    if spec.request.get("start_time") is not None:
-        raise CommandError(
-            f"{target.address}: its samples start later than at pure noise, which `training` pairs with data"
-        )
-    if failed := sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards)))):
-        raise CommandError(
-            f"{target.address}: {failed} samples did not reach the end of their paths; use a finer solver"
-        )
     solving = {name: spec.request[name] for name in SOLVER_FIELDS if name in spec.request}
     solver = SolverSpec.of(**solving) if solving else None
-    if solver is not None and solver.noisy:
-        raise CommandError(
-            f"{target.address}: {solver} adds noise on the way, so its samples do not follow from their x0"
-        )
+    failed = sum(len(receipt.failed) for receipt in target.receipts(set(range(spec.shards))))
+    refusals = {
+        "its samples have known values, which `training` cannot tell from what the model makes": (
+            spec.request.get("known") is not None
+        ),
+        "holds decoded samples, but pairs are states of the flow; run the job with --states": (
+            spec.request.get("decode", True)
+        ),
+        f"holds samples from noise of the scheme {spec.noise}, but `training` takes {SCHEME}": spec.noise != SCHEME,
+        "its samples start later than at pure noise, which `training` pairs with data": (
+            spec.request.get("start_time") is not None
+        ),
+        f"{failed} samples did not reach the end of their paths; use a finer solver": failed,
+        f"{solver} adds noise on the way, so its samples do not follow from their x0": solver and solver.noisy,
+    }
+    for reason, applies in refusals.items():
+        if applies:
+            raise CommandError(f"{target.address}: {reason}")
     about = {
         "model": spec.model,
         "checkpoint": spec.checkpoint,

@@ -86,26 +86,19 @@ class Worker:
         self._maker: Maker | None = None
         self._spec: JobSpec | None = None
 
-    def make(self, shard: int, tell: Callable[[int], None]) -> None:
-        """Make a shard and commit it; one that has a receipt is made again, with the same rows.
+    def event(self, shard: int, tell: Callable[[int], None]) -> Event:
+        """Make a shard, commit it and return its final event; one that has a receipt gets the same rows again.
 
         Args:
             shard: which one.
             tell: called from another thread with the approximate number of rows done.
-
-        Raises:
-            FleetError: it cannot be made.
         """
-        spec, maker = self._loaded()
-        begin = time.monotonic()
-        rows = maker.make_shard(spec, shard, self._conditions, tell)
-        receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
-        self.target.commit(spec, rows, receipt)
-
-    def event(self, shard: int, tell: Callable[[int], None]) -> Event:
-        """Make a shard and return its final event."""
         try:
-            self.make(shard, tell)
+            spec, maker = self._loaded()
+            begin = time.monotonic()
+            rows = maker.make(*spec.range(shard), tell)
+            receipt = Receipt.of(spec, shard, rows, maker.model.deterministic, time.monotonic() - begin)
+            self.target.commit(spec, rows, receipt)
         except Exception as error:
             return ended(shard, error)
         return Event(shard, "done")
@@ -121,8 +114,7 @@ class Worker:
 
         if self._spec is None or self._maker is None:
             self._spec = self.target.job()
-            self._conditions = self.target.conditions(self._spec)
-            self._maker = Maker.of(self._spec, self._settings, self._conditions, self._device)
+            self._maker = Maker.of(self._spec, self._settings, self.target.conditions(self._spec), self._device)
         return self._spec, self._maker
 
 
@@ -272,17 +264,7 @@ def work(pipe: Connection, url: str, options: dict[str, Any], device: str) -> No
     """Make the shards received through the pipe until it closes; a worker does not outlive its driver."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the driver, which stops its workers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    code = 0
-    try:
-        _make(pipe, url, options, device)
-    except SystemExit:
-        code = 1
-    # Files are removed by now. Python must not be finalized while threads of an engine or a store run: C++ would abort.
-    os._exit(code)
-
-
-def _make(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
-    lock = threading.Lock()
+    lock, code = threading.Lock(), 0
 
     def send(event: Event) -> None:
         try:
@@ -291,9 +273,14 @@ def _make(pipe: Connection, url: str, options: dict[str, Any], device: str) -> N
         except OSError:
             os._exit(1)  # the driver is gone, and this may be the engine's thread
 
-    worker = Worker(url, options, device=device)
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            shard: int = pipe.recv()
-            send(worker.event(shard, lambda rows, shard=shard: send(Event(shard, "progress", rows))))
-    worker.close()
+    try:
+        worker = Worker(url, options, device=device)
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                shard: int = pipe.recv()
+                send(worker.event(shard, lambda rows, shard=shard: send(Event(shard, "progress", rows))))
+        worker.close()
+    except SystemExit:
+        code = 1
+    # Files are removed by now. Python must not be finalized while threads of an engine or a store run: C++ would abort.
+    os._exit(code)

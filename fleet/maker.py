@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pathline._bulk_conditions import ConditionCounts, RowConditions, merged
+from pathline._bulk_conditions import Arrays, RowConditions, merged
 from pathline._bulk_spec import FIELDS, JobSpec, ShardRows
 
 from engine.engine import Engine
-from engine.job import SAMPLE, EngineFailed, Job, JobProgress, Priority
+from engine.job import SAMPLE, EngineFailed, Job, Priority
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
@@ -41,6 +41,10 @@ _LIMITS: dict[str, Any] = {
 }  # fmt: skip
 """No limits: they protect a service from its clients, but here the job's owner also runs it."""
 
+_UNUSABLE = (UnknownModel, UnknownVersion, RepositoryError, CheckpointError)
+
+_NO_CONDITIONS = Arrays({}, 0)
+
 _NPY = "application/x-npy"
 
 Tell = Callable[[int], None]
@@ -56,107 +60,110 @@ def find(settings: Settings, name: str, version: int | None) -> tuple[int, Card]
     try:
         folder = Repository(settings.models_dir).resolve(name, version)
         return int(folder.name), read_card(folder)
-    except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
+    except _UNUSABLE as error:
         raise CommandError(str(error)) from None
 
 
 class Maker:
-    """A loaded model that makes rows. Close it, or use it as a context manager.
+    """A loaded model that makes the rows of one bulk job. Close it.
+
+    Args:
+        settings: the models folder, the device and the form of the network.
+        name, version: of the model.
+        threads: CPU threads of the network.
+        request: fields of a sample request, the same for all rows.
+        conditions: those that are not in the request.
+        seed, first_index: row k of the job is sample `first_index` + k of the seed.
+        device: overrides the device of the settings.
 
     Attributes:
         model: the loaded model.
         deadline: end of the time limit of what it makes: none.
+
+    Raises:
+        CommandError: the model cannot be loaded.
     """
 
     deadline = math.inf
 
-    def __init__(self, settings: Settings, name: str, version: int, threads: int, device: str = "") -> None:
-        """Load a model.
-
-        Args:
-            settings: the models folder, the device and the form of the network.
-            name, version: of the model.
-            threads: CPU threads of the network.
-            device: overrides the device of the settings.
-
-        Raises:
-            CommandError: the model cannot be loaded.
-        """
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        version: int,
+        threads: int,
+        request: Mapping[str, Any],
+        conditions: RowConditions = _NO_CONDITIONS,
+        *,
+        seed: int = 0,
+        first_index: int = 0,
+        device: str = "",
+    ) -> None:
+        self.request, self._conditions, self._seed, self._first_index = request, conditions, seed, first_index
         self._settings = settings.model_copy(update=_LIMITS | {"threads": threads, "device": device or settings.device})
         self._engine, self._ledger = Engine(self._settings), Ledger(2**62)
         self._engine.start()
         try:
             folder = Repository(settings.models_dir).resolve(name, version)
             self.model: ModelVersion = load_version(self._engine, settings, name, version, folder)
-        except (UnknownModel, UnknownVersion, RepositoryError, CheckpointError) as error:
+        except BaseException as error:
             self._engine.stop()
-            raise CommandError(str(error)) from None
-        except BaseException:
-            self._engine.stop()
+            if isinstance(error, _UNUSABLE):
+                raise CommandError(str(error)) from None
             raise
 
     @classmethod
-    def of(cls, spec: JobSpec, settings: Settings, conditions: RowConditions | None = None, device: str = "") -> Maker:
+    def of(cls, spec: JobSpec, settings: Settings, conditions: RowConditions, device: str = "") -> Maker:
         """Return a maker of the rows of a job, with those of its conditions that are not in its request.
 
         Raises:
             CommandError: the model cannot be loaded.
             BulkConflict: the model or the solver's numbers differ from those of the spec.
         """
-        maker = cls(settings, spec.model, spec.version, spec.threads, device)
+        place = {"seed": spec.seed, "first_index": spec.first_index, "device": device}
+        maker = cls(settings, spec.model, spec.version, spec.threads, spec.request, conditions, **place)
         try:
-            plan = maker.job(spec.request, conditions).plan
-            now = {"checkpoint": maker.model.digest, "path": maker.model.path, "plan": digest_of_plan(plan)}
-            spec.refuse_other(now)
+            plan = digest_of_plan(maker.job()[1].plan)
+            spec.refuse_other({"checkpoint": maker.model.digest, "path": maker.model.path, "plan": plan})
         except BaseException:
             maker.close()
             raise
         return maker
 
-    def __enter__(self) -> Maker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Stop the engine."""
         self._engine.stop()
 
-    def job(self, request: Mapping[str, Any], conditions: RowConditions | None = None) -> Job:
-        """Return the job of one sample of a request; raise a CommandError if the request is refused."""
-        return self._job(request, 0, 0, 0, 1, conditions)[1]
+    def job(self, first: int = 0, rows: int = 1) -> tuple[Validated, Job]:
+        """Return the request for rows as the service validates it, and its job; raise a CommandError if it refuses."""
+        members = {name: self.request[name] for name in FIELDS if name in self.request}
+        members |= {"model": self.model.name, "num_samples": rows, "seed": self._seed}
+        members |= {"first_index": self._first_index + first}
+        try:
+            parsed = check(SampleRequest, merged(members, self._conditions, first, rows))
+            valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self)
+        except ProblemError as problem:
+            raise CommandError(problem.detail) from None
+        if valid.job.plan.batch:
+            raise CommandError("error_control 'batch' ties all samples together, so they cannot be split into shards")
+        return valid, replace(
+            valid.job, deadline=None, partial=False, trace="none", priority=Priority.BULK, on_logged=None
+        )
 
-    def check(self, request: Mapping[str, Any], conditions: RowConditions, first: int, rows: int) -> None:
-        """Raise a CommandError if the service would refuse the conditions of these rows."""
-        self._job(request, 0, 0, first, rows, conditions)
-
-    def make(
-        self,
-        request: Mapping[str, Any],
-        seed: int,
-        first_index: int,
-        first: int,
-        rows: int,
-        conditions: RowConditions | None = None,
-        tell: Tell | None = None,
-    ) -> ShardRows:
-        """Make rows of a job.
+    def make(self, first: int, rows: int, tell: Tell | None = None) -> ShardRows:
+        """Make rows of the job.
 
         Args:
-            request: fields of a sample request.
-            seed, first_index: those of the job.
             first, rows: which of its rows.
-            conditions: those that are not in the request, if there are any.
             tell: called a few times a second with the approximate number of rows done.
 
         Raises:
             CommandError: the request is refused, with the message of the service.
             FleetError: the network raised.
         """
-        valid, job = self._job(request, seed, first_index, first, rows, conditions)
+        valid, job = self.job(first, rows)
         if tell is not None:
-            job = replace(job, on_progress=lambda progress: tell(_rows_of(progress, rows)), progress_s=0.2)
+            job = replace(job, on_progress=lambda progress: tell(min(rows, int(progress.share * rows))), progress_s=0.2)
         try:
             if job.sizes or job.operation is not SAMPLE:
                 self._prepare(job)
@@ -164,10 +171,9 @@ class Maker:
         except EngineFailed as error:
             raise FleetError(f"rows {first} to {first + rows - 1}: {error}") from None
         samples = samples_of(valid.model, result, valid.decode)
-        takes, recorded = self.model.request_conditions, None
-        if isinstance(conditions, ConditionCounts):
-            entry = None if takes is None else takes.entries.get(ONE)
-            recorded = conditions.recorded(first, rows, (entry and entry.names) or (), self.model.card.dtype)
+        takes = self.model.request_conditions
+        entry = None if takes is None else takes.entries.get(ONE)
+        recorded = self._conditions.recorded(first, rows, (entry and entry.names) or (), self.model.card.dtype)
         return ShardRows(first, np.asarray(samples), result.nfe.astype(np.int32), result.status, recorded)
 
     def _prepare(self, job: Job) -> None:
@@ -184,42 +190,9 @@ class Maker:
             why = f"cannot be evaluated at {shape}" if job.operation is SAMPLE else "has no derivative to use"
             raise CommandError(f"model {self.model.name!r} {why}: {message}") from error
 
-    def make_shard(
-        self, spec: JobSpec, shard: int, conditions: RowConditions | None, tell: Tell | None = None
-    ) -> ShardRows:
-        """Make a shard of a job; errors as in `make`."""
-        first, rows = spec.range(shard)
-        return self.make(spec.request, spec.seed, spec.first_index, first, rows, conditions, tell)
-
     def reserve(self, size: int, conditions: int = 0) -> Hold:
         """Reserve memory as a request does; a job has no limit of its own."""
         return self._ledger.take(size, self.deadline)
-
-    def _job(
-        self,
-        request: Mapping[str, Any],
-        seed: int,
-        first_index: int,
-        first: int,
-        rows: int,
-        conditions: RowConditions | None,
-    ) -> tuple[Validated, Job]:
-        members = {name: request[name] for name in FIELDS if name in request}
-        members |= {"model": self.model.name, "num_samples": rows, "seed": seed, "first_index": first_index + first}
-        members = merged(members, conditions, first, rows)
-        try:
-            parsed = check(SampleRequest, members)
-            valid = validate_sample(parsed, self.model, self._settings, ENCODERS[_NPY], self)
-        except ProblemError as problem:
-            raise CommandError(problem.detail) from None
-        if valid.job.plan.batch:
-            raise CommandError("error_control 'batch' ties all samples together, so they cannot be split into shards")
-        job = replace(valid.job, deadline=None, partial=False, trace="none", priority=Priority.BULK, on_logged=None)
-        return valid, job
-
-
-def _rows_of(progress: JobProgress, rows: int) -> int:
-    return min(rows, int(progress.share * rows))
 
 
 def digest_of_card(card: Card) -> str:
@@ -237,13 +210,19 @@ def digest_of_plan(plan: Plan) -> str:
     return digest.hexdigest()
 
 
-def rate_of(maker: Maker, request: Mapping[str, Any], conditions: RowConditions | None, seconds: float = 2.0) -> float:
-    """Measure rows per second on an increasing number of the job's first rows, until they take long enough."""
-    rows, most = 64, None if conditions is None else conditions.total
+def rate_of(maker: Maker, most: int, seconds: float = 2.0) -> float:
+    """Measure rows per second on an increasing number of the job's first rows, until they take long enough.
+
+    Args:
+        maker: makes the rows.
+        most: how many there are.
+        seconds: how long they should take.
+    """
+    rows = 64
     while True:
-        count = rows if most is None else min(rows, most)
+        count = min(rows, most)
         begin = time.perf_counter()
-        maker.make(request, 0, 0, 0, count, conditions)
+        maker.make(0, count)
         took = time.perf_counter() - begin
         if took >= seconds / 2 or count < rows or rows >= 1 << 20:
             return count / took

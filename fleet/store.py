@@ -38,6 +38,9 @@ class FsspecStore(JobStore):
         url: a path, or an address such as s3://bucket/folder.
         options: file system options, as fsspec takes them.
 
+    Attributes:
+        in_memory: whether it is in this process's memory, where no other worker can read it.
+
     Raises:
         CommandError: no file system is available for the address.
     """
@@ -53,16 +56,10 @@ class FsspecStore(JobStore):
             self._fs, self._root = fsspec.core.url_to_fs(url, **self.options)
         except (ValueError, ImportError) as error:
             raise CommandError(f"{url}: {error}") from None
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether it is in this process's memory, where no other worker can read it."""
-        return "memory" in self._protocols
-
-    @property
-    def _protocols(self) -> tuple[str, ...]:
         protocol = self._fs.protocol
-        return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+        protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+        self.in_memory, self._local = "memory" in protocols, "file" in protocols
+        self._has_folders = not _OBJECT_STORES & protocols
 
     def _at(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}".rstrip("/")
@@ -98,7 +95,7 @@ class FsspecStore(JobStore):
         """Write a file that appears only once it is complete."""
         written, final = self._at(f"tmp/{uuid.uuid4().hex}"), self._at(name)
         with self.reaching("write"):
-            if not _OBJECT_STORES & set(self._protocols):
+            if self._has_folders:
                 for path in (written, final):
                     self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             try:
@@ -107,22 +104,15 @@ class FsspecStore(JobStore):
                     if self._local:
                         file.flush()
                         os.fsync(file.fileno())
-                self._move(written, final)
+                if self._local:
+                    self._fs.mv(written, final)  # (it expands no pattern)
+                else:
+                    self._fs.cp_file(written, final)
+                    self._fs.rm_file(written)
             except BaseException:
                 with contextlib.suppress(Exception):
                     self._fs.rm_file(written)
                 raise
-
-    @property
-    def _local(self) -> bool:
-        return "file" in self._protocols
-
-    def _move(self, path: str, to: str) -> None:
-        if self._local:
-            self._fs.mv(path, to)  # (it expands no pattern)
-        else:
-            self._fs.cp_file(path, to)
-            self._fs.rm_file(path)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -139,7 +129,7 @@ class FsspecStore(JobStore):
         with contextlib.suppress(TargetError):
             super().clear(unfinished)
         with contextlib.suppress(OSError):
-            if not _OBJECT_STORES & set(self._protocols):
+            if self._has_folders:
                 self._fs.rmdir(self._at("tmp"))  # not if another call writes
 
     @contextmanager
@@ -147,16 +137,12 @@ class FsspecStore(JobStore):
         """Turn file system exceptions into one-line errors."""
         try:
             yield
-        except (FleetError, FileNotFoundError, ValueError) as error:
-            if isinstance(error, FileNotFoundError) and what == "write":
-                raise self._error(what, error) from error
-            raise
         except Exception as error:  # each store has its own exceptions
-            raise self._error(what, error) from error
-
-    def _error(self, what: str, error: Exception) -> TargetError:
-        reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
-        return TargetError(f"{self.address}: cannot {what}: {reason}; {_ADVICE[what]}")
+            absent = isinstance(error, FileNotFoundError) and what == "read"
+            if absent or isinstance(error, FleetError | ValueError):
+                raise
+            reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+            raise TargetError(f"{self.address}: cannot {what}: {reason}; {_ADVICE[what]}") from error
 
 
 class Target(Folder):

@@ -68,7 +68,7 @@ def _serve(settings: Settings) -> int:
             greet_once_ready()
 
         def on_ready() -> None:
-            progress.start(len(registry.names()), registry.pending)
+            progress.start(len(registry.entries()), registry.pending)
             greet_once_ready()
 
         service.start(in_thread=True, on_loaded=on_loaded)

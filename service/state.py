@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -194,8 +194,8 @@ class Service:
         detail = f"models still to load: {len(pending)}, already answering: {len(ready)}; try again in a few seconds"
         return ProblemError(Kind.NOT_READY, detail, headers={"Retry-After": "2"}, models=ready, pending=pending)
 
-    def lease(self, name: str, version: int | None, deadline: float | None = None) -> Lease:
-        """Return a lease of a model to be filled, see `Registry.lease`.
+    def lease(self, name: str, version: int | None, deadline: float | None = None) -> Awaitable[Lease]:
+        """Return a lease of a model once it is loaded, see `Registry.lease`.
 
         Args:
             name: of the model.

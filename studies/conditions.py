@@ -35,7 +35,6 @@ from models.condition_values import Distinct
 from models.conditions import NamedCondition, NamedConditions
 from models.decoder import Decoder
 from models.importing.declared import Declared
-from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 from service.app import create_app
 from service.settings import Settings
@@ -106,7 +105,7 @@ def together(folder: Path) -> None:
         inputs=["x", "t", "tokens"],
         conditions={"image": {"dtype": "uint8", "scale": 1 / 255, "null": {"flag": "missing"}}},
         declared=OURS,
-        prelude=PreludeSource(export(Encoder(), image, folder / "encoder.pt2")),
+        prelude=export(Encoder(), image, folder / "encoder.pt2"),
         decoder={"program": export(Vocoder(), velocity[:1], folder / "vocoder.pt2")},
     )
     asyncio.run(_together(folder / "repository"))

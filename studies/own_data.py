@@ -29,7 +29,7 @@ COLUMNS = ("rooms", "garden", "area", "price")
 KINDS = ("disc", "square", "triangle")
 QUICK = {
     "houses": ["--steps", "1500", "--batch-size", "128"],
-    "shapes": ["--steps", "800", "--batch-size", "32", "--lr", "0.004"],
+    "shapes": ["--steps", "550", "--batch-size", "32", "--lr", "0.006"],
 }
 SMALL = "[network]\nhidden = 64\nblocks = 2\ntime_width = 32\nmax_frequency = 6.0\n"
 

@@ -96,6 +96,14 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def forked(code: str, *arguments: str) -> tuple[int, str]:
+    """Run code as `Forked`; return its exit status, and its output and errors."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output.txt"
+        status = Forked(["-c", code, *arguments], os.environ, output).wait(300)
+        return status, output.read_text()
+
+
 @dataclass(frozen=True)
 class Running:
     """A process that is ready.

@@ -12,7 +12,7 @@ at every start. So does the choice of one row a call for networks whose rows cos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from torch.utils.flop_counter import flop_registry
 
 from models.conditions import NamedConditions
 from models.noise import noise
+from models.shapes import FreeAxis, Shape, free_axes, sized
 from models.velocity import VelocityError, VelocityField, forms, kind_of, rows_of
 
 MOST_ROWS = 1024
@@ -369,29 +370,33 @@ def work(function: RowFunction, arguments: Sequence[Tensor]) -> float:
     return max(counter.flops, _NUMBER_WORK * counter.numbers)
 
 
-def best_rows(function: RowFunction, trial: Trial, free: bool = False) -> int | None:
+def best_rows(
+    function: RowFunction, inputs: Sequence[tuple[Shape, torch.dtype]], axes: Mapping[str, FreeAxis]
+) -> int | None:
     """Return how many rows a CPU should call a function with at most, by the work of a row in a batch and alone.
 
     None stands for no limit.
 
     An operation takes as long as its products or the memory that it moves, whichever is more, and its start. A batch
     shares the starts and the reading of weights; it saves nothing of the products. Larger calls than necessary would
-    delay others, and have to be tested.
+    delay others, and have to be tested. Rows with free axes seldom have the same size, which is tested when it first
+    comes: a batch must save more, and is small.
 
     Args:
-        function: any function of rows, which is called on what `trial` makes; tensors of the meta device will do.
-        trial: see above.
-        free: whether rows have free axes; then few of them have the same size, which is tested when it first comes: a
-            batch must save more, and is small.
+        function: any function of rows, which is called on tensors of the meta device.
+        inputs: the shape of a row and the dtype of each argument.
+        axes: the allowed sizes of free axes.
     """
+    free, sizes = any(free_axes(shape) for shape, _ in inputs), {name: axis.middle for name, axis in axes.items()}
 
-    def each(rows: int) -> float:
-        return _counted(function, trial(rows)).total / rows
+    def work_of_a_row(rows: int) -> float:
+        arguments = [torch.empty((rows, *sized(shape, sizes)), dtype=dtype, device="meta") for shape, dtype in inputs]
+        return _counted(function, arguments).total / rows
 
-    rows, now = _BATCH, each(_BATCH)
-    if each(1) <= _WORTHWHILE[free] * now:
+    rows, now = _BATCH, work_of_a_row(_BATCH)
+    if work_of_a_row(1) <= _WORTHWHILE[free] * now:
         return 1
-    while not free and rows < _LARGEST and (larger := each(2 * rows)) < (1 - _SAVED) * now:
+    while not free and rows < _LARGEST and (larger := work_of_a_row(2 * rows)) < (1 - _SAVED) * now:
         rows, now = 2 * rows, larger
     return rows if rows < _LARGEST else None
 

@@ -25,7 +25,6 @@ from models.conditions import NamedCondition
 from models.conventions import Predicts
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
-from models.importing.parts import PreludeSource
 from models.importing.preview import preview
 from models.importing.statistics import NORMALISATIONS, Affine, of_actions, of_conditions, read_statistics
 from models.importing.weights import Imported, import_program, import_weights
@@ -45,117 +44,98 @@ _FIELDS = {"velocity": FieldKind.VELOCITY, "average": FieldKind.AVERAGE}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("file", type=Path, help="weights: .safetensors, .pt, .pth, .ckpt, .bin; no code in it is run")
-    parser.add_argument("--name", required=True, help="name of the model in the repository")
-    parser.add_argument("--version", type=int, help="version to save as (default: the next)")
-    parser.add_argument("--architecture", help=f"the network that has these weights: {', '.join(SIZES)}")
-    parser.add_argument("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
-    parser.add_argument("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
-    parser.add_argument(
-        "--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28; 80xT names a free axis"
-    )
-    parser.add_argument(
-        "--axes", default="{}", help='sizes allowed for free axes: JSON, such as {"T": {"max": 2000}}, or a file'
-    )
-    parser.add_argument(
-        "--inputs", type=_names, metavar="x,t,...", help="names of the program's arguments in order: x, t, conditions"
-    )
-    parser.add_argument(
-        "--conditions",
-        default="{}",
-        help="properties of the conditions (null, default, scale, ...): JSON or a file",
-    )
-    parser.add_argument(
-        "--null", action="append", default=[], metavar="NAME=FILE.npy", help="array that replaces a missing condition"
-    )
-    parser.add_argument("--classes", type=int, metavar="N", help="the program takes class labels from 0 to N - 1")
-    parser.add_argument("--null-class", action="store_true", help="label N means no condition")
-    parser.add_argument("--which", choices=("ema", "raw"), help="averaged or raw weights, if the file has both")
-    parser.add_argument("--noise-at", type=int, choices=(0, 1), help="the network's time at which x is noise")
-    parser.add_argument("--time-scale", type=float, dest="scale", help="the network's largest time: 1, or 1000")
-    parser.add_argument(
+    add = parser.add_argument
+    add("file", type=Path, help="weights: .safetensors, .pt, .pth, .ckpt, .bin; no code in it is run")
+    add("--name", required=True, help="name of the model in the repository")
+    add("--version", type=int, help="version to save as (default: the next)")
+    add("--architecture", help=f"the network that has these weights: {', '.join(SIZES)}")
+    add("--config", default="{}", help="the architecture's config: JSON, or a .json or .toml file")
+    add("--program", action="store_true", help="the file is a program of torch.export (.pt2)")
+    add("--event-shape", type=_shape, help="shape of one state of the program, such as 1x28x28; 80xT names a free axis")
+    add("--axes", default="{}", help='sizes allowed for free axes: JSON, such as {"T": {"max": 2000}}, or a file')
+    add("--inputs", type=_names, metavar="x,t,...", help="names of the program's arguments in order: x, t, conditions")
+    add("--conditions", default="{}", help="properties of the conditions (null, default, scale, ...): JSON or a file")
+    add("--null", action="append", default=[], metavar="NAME=FILE.npy", help="array that replaces a missing condition")
+    add("--classes", type=int, metavar="N", help="the program takes class labels from 0 to N - 1")
+    add("--null-class", action="store_true", help="label N means no condition")
+    add("--which", choices=("ema", "raw"), help="averaged or raw weights, if the file has both")
+    add("--noise-at", type=int, choices=(0, 1), help="the network's time at which x is noise")
+    add("--time-scale", type=float, dest="scale", help="the network's largest time: 1, or 1000")
+    add(
         "--sign", type=int, choices=(1, -1), help="1: the network returns dx/dt in its own time; -1: the negative of it"
     )
-    parser.add_argument("--predicts", choices=get_args(Predicts), help="what the network returns (default: velocity)")
-    parser.add_argument(
+    add("--predicts", choices=get_args(Predicts), help="what the network returns (default: velocity)")
+    add(
         "--field",
         choices=tuple(_FIELDS),
         default="velocity",
         help="what a program returns: average is the velocity over a step, with its end among --inputs: x,t,r",
     )
-    parser.add_argument("--path", choices=get_args(PathName), help="path that it was trained on (default: linear)")
-    parser.add_argument("--schedule", help='noise of the path by time: JSON, such as {"kind": "steps"}, or a file')
-    parser.add_argument(
-        "--start", type=float, help="the network's own time at which sampling starts, such as 981 or 80"
-    )
-    parser.add_argument("--end", type=float, help="last own time at which the network is evaluated, such as 0.002")
-    parser.add_argument(
-        "--stop", type=float, help="own time of the samples, if they still have noise, such as 0 for its last step"
-    )
-    parser.add_argument("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
-    parser.add_argument(
+    add("--path", choices=get_args(PathName), help="path that it was trained on (default: linear)")
+    add("--schedule", help='noise of the path by time: JSON, such as {"kind": "steps"}, or a file')
+    add("--start", type=float, help="the network's own time at which sampling starts, such as 981 or 80")
+    add("--end", type=float, help="last own time at which the network is evaluated, such as 0.002")
+    add("--stop", type=float, help="own time of the samples, if they still have noise, such as 0 for its last step")
+    add("--start-scale", type=float, help="standard deviation of the states that sampling starts from")
+    add(
         "--noise-centred",
         type=lambda text: int(text) if text.isdecimal() else text,
         metavar="AXIS",
         help="axis of a program's states along which noise has the mean zero, for an equivariant network: N of Nx3",
     )
-    parser.add_argument(
+    add(
         "--noise-independent",
         choices=("yes", "no"),
         default="yes",
         help="no: it was trained on noise that depends on the data (minibatch optimal transport, reflow, a student)",
     )
-    parser.add_argument("--compute", choices=get_args(Compute), help="precision in which the network computes")
-    parser.add_argument("--solver", help="solver for requests that name none, such as euler-28/shift(3)")
-    parser.add_argument(
+    add("--compute", choices=get_args(Compute), help="precision in which the network computes")
+    add("--solver", help="solver for requests that name none, such as euler-28/shift(3)")
+    add(
         "--own-times",
         type=_times,
         metavar="T,T,...",
         help="grid of --solver in the network's own times, from noise to data: those of its calls",
     )
-    parser.add_argument(
+    add(
         "--scheduler",
         metavar="FILE.json",
         help="convention and grid of --solver as in this scheduler_config.json of diffusers: a file, or JSON",
     )
-    parser.add_argument(
-        "--patch", type=int, help="size of a token along each free axis, for a scheduler with a dynamic shift"
-    )
-    parser.add_argument("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
-    parser.add_argument("--prelude", type=Path, metavar="FILE.pt2", help="program from conditions to conditions")
-    parser.add_argument(
+    add("--patch", type=int, help="size of a token along each free axis, for a scheduler with a dynamic shift")
+    add("--data-shape", type=_shape, help="shape of a decoded sample, such as 28x28")
+    add("--prelude", type=Path, metavar="FILE.pt2", help="program from conditions to conditions")
+    add(
         "--prelude-inputs", type=_names, metavar="NAME,...", help="names for the prelude's arguments (default: its own)"
     )
-    parser.add_argument(
+    add(
         "--prelude-outputs",
         type=_names,
         metavar="NAME,...",
         help="names of the conditions that the prelude returns (default: the others)",
     )
-    parser.add_argument("--decoder", type=Path, metavar="FILE.pt2", help="program from states to data")
-    parser.add_argument(
+    add("--decoder", type=Path, metavar="FILE.pt2", help="program from states to data")
+    add(
         "--decoder-mean",
         type=_numbers,
         metavar="M,...",
         help="mean in data = state * scale + mean: one, one per channel, or .npy",
     )
-    parser.add_argument("--decoder-scale", type=_numbers, metavar="S,...", help="scale, in the same forms")
-    parser.add_argument(
+    add("--decoder-scale", type=_numbers, metavar="S,...", help="scale, in the same forms")
+    add(
         "--stats",
         metavar="FILE.json",
         help="statistics of lerobot or openpi: mean and scale of the conditions of the same names, and of actions",
     )
-    parser.add_argument(
+    add(
         "--normalisation",
         choices=NORMALISATIONS,
         default="mean-std",
         help="which of these statistics (default: mean-std)",
     )
-    parser.add_argument("--clip", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of decoded samples")
-    parser.add_argument(
-        "--row-by-row", action="store_true", help="give each row its own network call, for a network that mixes rows"
-    )
-    parser.add_argument("--check", action="store_true", help="draw samples; print their mean, spread and a sketch")
+    add("--clip", type=float, nargs=2, metavar=("LOW", "HIGH"), help="range of decoded samples")
+    add("--row-by-row", action="store_true", help="give each row its own network call, for a network that mixes rows")
+    add("--check", action="store_true", help="draw samples; print their mean, spread and a sketch")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -173,10 +153,11 @@ def run(options: argparse.Namespace) -> int:
         actions = of_actions(statistics)
         if actions is not None and not decoder.keys() & {"mean", "scale", "program"}:
             decoder |= {"mean": actions[0], "scale": actions[1]}
-    declared = _declared(options)
-    if options.decoder is not None or options.program:
-        _check_allowed()
-    imported = (_program if options.program else _weights)(options, declared, decoder, statistics)
+    shared = {"declared": _declared(options), "decoder": decoder, "version": options.version}
+    allowed = os.environ.get(ALLOW, "").strip().lower() in ("1", "true", "yes", "on")
+    if (options.decoder is not None or options.program) and not allowed:
+        raise ForeignError(f"programs are off; set {ALLOW}=true to import them, and to serve them")
+    imported = _program(options, statistics, **shared) if options.program else _weights(options, **shared)
     print(*imported.report, f"saved: {imported.path}", sep="\n")
     if options.check:
         print(*preview(imported.path), sep="\n")
@@ -225,14 +206,11 @@ def _declared(options: argparse.Namespace) -> Declared:
     return declared.scheduled(read_config(options.scheduler, "--scheduler"), options.solver, options.patch)
 
 
-def _check_allowed() -> None:
-    if os.environ.get(ALLOW, "").strip().lower() not in ("1", "true", "yes", "on"):
-        raise ForeignError(f"programs are off; set {ALLOW}=true to import them, and to serve them")
-
-
-def _program(
-    options: argparse.Namespace, declared: Declared, decoder: dict[str, Any], statistics: Mapping[str, Affine]
-) -> Imported:
+def _program(options: argparse.Namespace, statistics: Mapping[str, Affine], **shared: Any) -> Imported:
+    if options.prelude is None and (options.prelude_inputs or options.prelude_outputs):
+        raise ForeignError("--prelude-inputs and --prelude-outputs need --prelude, the program")
+    names = [*(options.inputs or ()), *(options.prelude_inputs or ())]
+    stated = _with_arrays(read_config(options.conditions, "--conditions"))
     return import_program(
         options.file,
         options.models_dir,
@@ -240,29 +218,17 @@ def _program(
         options.event_shape,
         labels=_labels(options),
         inputs=options.inputs,
-        conditions=of_conditions(
-            statistics,
-            [*(options.inputs or ()), *(options.prelude_inputs or ())],
-            _with_arrays(read_config(options.conditions, "--conditions")),
-        ),
+        conditions=of_conditions(statistics, names, stated),
         nulls=dict(map(_null, options.null)),
-        declared=declared,
-        decoder=decoder,
-        version=options.version,
         row_by_row=options.row_by_row,
-        prelude=_prelude(options),
+        prelude=options.prelude,
+        prelude_inputs=options.prelude_inputs,
+        prelude_outputs=options.prelude_outputs,
         axes=read_config(options.axes, "--axes"),
         kind=_FIELDS[options.field],
         centred=options.noise_centred,
+        **shared,
     )
-
-
-def _prelude(options: argparse.Namespace) -> PreludeSource | None:
-    if options.prelude is None:
-        if options.prelude_inputs or options.prelude_outputs:
-            raise ForeignError("--prelude-inputs and --prelude-outputs need --prelude, the program")
-        return None
-    return PreludeSource(options.prelude, options.prelude_inputs, options.prelude_outputs)
 
 
 def _labels(options: argparse.Namespace) -> NamedCondition | None:
@@ -289,9 +255,7 @@ def _with_arrays(conditions: dict[str, Any]) -> dict[str, Any]:
     return conditions
 
 
-def _weights(
-    options: argparse.Namespace, declared: Declared, decoder: dict[str, Any], statistics: Mapping[str, Affine]
-) -> Imported:
+def _weights(options: argparse.Namespace, **shared: Any) -> Imported:
     if options.prelude is not None:
         raise ForeignError("--prelude makes conditions by name, which only a --program takes")
     if options.noise_centred is not None:
@@ -300,17 +264,8 @@ def _weights(
         raise ForeignError("--row-by-row is for a --program; no architecture here mixes rows")
     if options.architecture is None:
         raise ForeignError("--architecture is missing; name the network that these weights are for, or add --program")
-    return import_weights(
-        options.file,
-        options.models_dir,
-        options.name,
-        options.architecture,
-        read_config(options.config),
-        which=options.which,
-        declared=declared,
-        decoder=decoder,
-        version=options.version,
-    )
+    where, config = (options.file, options.models_dir, options.name), read_config(options.config)
+    return import_weights(*where, options.architecture, config, which=options.which, **shared)
 
 
 def read_config(text: str, option: str = "--config") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from models.conventions import TimeCard
 from models.importing.detection import Detected
 from models.importing.files import ForeignError
 from models.messages import explain
-from models.scheduler import Chain, Scheduler, read_scheduler
+from models.scheduler import Chain, read_scheduler
 from solvers.errors import SolverError
 from solvers.spec import SolverSpec
 
@@ -55,11 +55,9 @@ class Declared:
     @property
     def changes(self) -> bool:
         """Whether it declares more than the time and the sign of a velocity on the straight path."""
-        usual = ("noise_at", "scale", "sign")
-        return any(
-            name not in usual and (name, value) not in (("predicts", "velocity"), ("path", "linear"))
-            for name, value in self.convention.items()
-        )
+        usual = {"predicts": "velocity", "path": "linear"}
+        stated = {name: value for name, value in self.convention.items() if usual.get(name) != value}
+        return not stated.keys() <= {"noise_at", "scale", "sign"}
 
     def card(self) -> TimeCard:
         """Return the convention as declared, if it cannot be detected; noise is at 1 by default.
@@ -73,11 +71,7 @@ class Declared:
         except ValidationError as error:
             raise ForeignError(f"the declared convention is not valid: {_describe_error(error)}") from None
 
-    def sampled(
-        self,
-        solver: str | None,
-        own_times: Sequence[float] | None = None,
-    ) -> SamplingCard | None:
+    def sampled(self, solver: str | None, own_times: Sequence[float] | None = None) -> SamplingCard | None:
         """Return the default solver; None if none is named.
 
         Args:
@@ -92,16 +86,13 @@ class Declared:
             if own_times is not None:
                 raise ForeignError("--own-times needs --solver, the method that takes these steps, such as euler")
             return None
-        if own_times is None:
-            try:
-                return SamplingCard(solver=SamplingCard.checked(solver))
-            except SolverError as error:
-                raise ForeignError(f"--solver {solver}: {error}") from None
-        time = self.card()
+        time = self.card() if own_times is not None else TimeCard()
         try:
-            spec = SolverSpec.of(solver, grid=time.grid(own_times))
-            return SamplingCard(solver=SamplingCard.checked(str(spec)))
+            text = solver if own_times is None else str(SolverSpec.of(solver, grid=time.grid(own_times)))
+            return SamplingCard(solver=SamplingCard.checked(text))
         except SolverError as error:
+            if own_times is None:
+                raise ForeignError(f"--solver {solver}: {error}") from None
             first = time.own(time.levels[0])
             advice = f"; for times from {own_times[0]:g} on, add --start {own_times[0]:g}"
             raise ForeignError(
@@ -123,11 +114,15 @@ class Declared:
         try:
             scheduler, stated = read_scheduler(config, patch)
             taken = replace(self, **{name: value for name, value in stated.items() if getattr(self, name) is None})
-            sampling = _scheduled(solver, scheduler)
+            if solver is None:
+                raise ForeignError("--scheduler needs --solver, the method and its number of steps, such as euler-28")
+            sampling = SamplingCard(solver=solver, scheduler=scheduler)
             if isinstance(scheduler, Chain) and taken.start is None:
                 time = taken.card()
                 first = scheduler.levels(sampling.steps or 1, time.shape)[0]
                 taken = replace(taken, start=time.own(first))
+        except ValidationError as error:
+            raise ForeignError(f"--solver {solver} with --scheduler: {_describe_error(error)}") from None
         except ValueError as error:
             raise ForeignError(f"--scheduler: {error}") from None
         return replace(taken, sampling=sampling)
@@ -163,12 +158,9 @@ class Declared:
         taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
         time = TimeCard.model_validate({**taken, "data_at": 1 - taken["noise_at"]})
         report = [f"convention: noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d}"]
-        if detected.time is None and None in declared.values():
-            report.append(f"warning: the convention {detected}")
-        wrong = [
-            name for name, value in declared.items() if detected.time and value not in (None, getattr(usual, name))
-        ]
-        if wrong and detected.time is not None:
+        if detected.time is None:
+            report += [f"warning: the convention {detected}"] if None in declared.values() else []
+        elif wrong := [name for name, value in declared.items() if value not in (None, getattr(usual, name))]:
             report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the network shows {detected}")
         if self.predicts is None and time.sign == (1 if time.noise_at == 1 else -1):
             report.append(
@@ -176,15 +168,6 @@ class Declared:
                 "looks the same here: declare --predicts velocity, or --predicts eps with its --path"
             )
         return time, report
-
-
-def _scheduled(solver: str | None, scheduler: Scheduler) -> SamplingCard:
-    if solver is None:
-        raise ForeignError("--scheduler needs --solver, the method and its number of steps, such as euler-28")
-    try:
-        return SamplingCard(solver=solver, scheduler=scheduler)
-    except ValidationError as error:
-        raise ForeignError(f"--solver {solver} with --scheduler: {_describe_error(error)}") from None
 
 
 def _describe_error(error: ValidationError) -> str:

@@ -13,7 +13,6 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -34,17 +33,8 @@ class ForeignError(CheckpointError):
     """A file cannot be imported; the message gives the file, the key, the content found and the remedy."""
 
 
-@dataclass(frozen=True)
-class ForeignTensor:
-    """A tensor of a foreign file.
-
-    Attributes:
-        group: the keys of the containers around its state dict, joined by dots; empty at the top.
-        tensor: its numbers.
-    """
-
-    group: str
-    tensor: Tensor
+ForeignTensor = tuple[str, Tensor]
+"""The keys of the containers around the state dict of a tensor, joined by dots; and the tensor."""
 
 
 def read_tensors(path: Path) -> dict[str, ForeignTensor]:
@@ -53,9 +43,8 @@ def read_tensors(path: Path) -> dict[str, ForeignTensor]:
     Raises:
         ForeignError: the file is missing or damaged, holds no tensors, or could be read only by running code.
     """
-    read = _safetensors if path.suffix.lower() == ".safetensors" else _pickle
     with opened(path) as stream:
-        content = read(path, stream)
+        content = (_safetensors if path.suffix.lower() == ".safetensors" else _pickle)(path, stream)
     tensors = dict(_walk(content, (), 0, set()))
     if not tensors:
         kind = type(content).__name__
@@ -140,13 +129,13 @@ def _walk(value: Any, path: tuple[str, ...], depth: int, seen: set[int]) -> Iter
     many paths to visit.
     """
     if isinstance(value, Tensor):
-        yield "", ForeignTensor("", value)
+        yield "", ("", value)
     if depth > _DEEPEST or id(value) in seen or not isinstance(value, Mapping | list | tuple):
         return
     seen.add(id(value))
     group = ".".join(path)
     for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         if isinstance(item, Tensor):
-            yield ".".join((*path, str(key))), ForeignTensor(group, item)
+            yield ".".join((*path, str(key))), (group, item)
         else:
             yield from _walk(item, (*path, str(key)), depth + 1, seen)

@@ -15,30 +15,19 @@ from models.messages import explain
 from models.shapes import FreeAxis
 
 _LONGEST = 1 << 16  # largest size of an axis without a bound
-_SYMBOL = r"(?:Symbol\('(\w+)'(?:, \w+=True)*\)|(\w+))"
-_PLAIN = re.compile(_SYMBOL)
-_TIMES = re.compile(rf"Mul\(Integer\((\d+)\), {_SYMBOL}\)|(\d+)\*(\w+)")
 
 Meta = Mapping[str, Any]
 """A size in the form of the program's JSON."""
 
 
-def symbol(size: Meta) -> str | None:
-    """Return the name of a free size; its text is matched, never evaluated."""
-    match = _PLAIN.fullmatch(_text(size))
-    return None if match is None else match.group(1) or match.group(2)
+def multiple_of(size: Meta) -> tuple[int, str] | None:
+    """Return the number that a free size is a multiple of, and its symbol; None if it is computed in another way.
 
-
-def _text(size: Meta) -> str:
-    return size.get("as_expr", {}).get("expr_str", "")
-
-
-def _multiple_of(size: Meta) -> tuple[int, str] | None:
-    """Return the number that a size is a multiple of, and its symbol; None if it is computed in another way."""
-    if (plain := symbol(size)) is not None:
-        return 1, plain
-    match = _TIMES.fullmatch(_text(size))
-    return match and (int(match.group(1) or match.group(4)), match.group(2) or match.group(3) or match.group(5))
+    The text of the size is matched, never evaluated.
+    """
+    text = re.sub(r"Symbol\('(\w+)'(?:, \w+=True)*\)", r"\1", size.get("as_expr", {}).get("expr_str", ""))
+    match = re.fullmatch(r"(?:(\d+)\*)?(\w+)", re.sub(r"Mul\(Integer\((\d+)\), (\w+)\)", r"\1*\2", text))
+    return match and (int(match[1] or 1), match[2])
 
 
 class FreeSizes:
@@ -58,8 +47,8 @@ class FreeSizes:
         """Return an unused axis name: L, L2, L3, ..."""
         return next(name for k in count(1) if (name := f"L{k}" if k > 1 else "L") not in self._axes)
 
-    def axis(self, what: str, place: int, size: Meta, name: str, chosen: bool) -> int | str:
-        """Return the size of one dimension, or the name of its axis.
+    def axis(self, what: str, place: int, size: Meta, name: str, chosen: bool) -> str:
+        """Return the name of the axis of a free dimension.
 
         Args:
             what, place: the tensor and its dimension, for messages.
@@ -70,26 +59,22 @@ class FreeSizes:
         Raises:
             ForeignError: the size is computed from others, or the axis has another name.
         """
-        if "as_int" in size:
-            return size["as_int"]
-        free = _multiple_of(size)
+        where = f"{self._path}: dimension {place} of its {what} is"
+        free = multiple_of(size)
         if free is None:
             raise ForeignError(
-                f"{self._path}: dimension {place} of its {what} is computed from other sizes; export it as a "
-                "separate size (Dim) or a multiple of one"
+                f"{where} computed from other sizes; export it as a separate size (Dim) or a multiple of one"
             )
         for axis, earlier in self._axes.items():
             if earlier == free and (axis == name or not chosen):
                 return axis
             if earlier == free or axis == name:
-                raise ForeignError(
-                    f"{self._path}: dimension {place} of its {what} is called {name!r}, but "
-                    + (f"{axis!r} elsewhere" if earlier == free else f"{name!r} is another size elsewhere")
-                )
+                elsewhere = f"{axis!r}" if earlier == free else f"{name!r} is another size"
+                raise ForeignError(f"{where} called {name!r}, but {elsewhere} elsewhere")
             if earlier[1] == free[1]:
                 raise ForeignError(
-                    f"{self._path}: dimension {place} of its {what} is {free[0]} k, where {axis} is "
-                    f"{earlier[0]} k; sizes that depend on each other must be equal"
+                    f"{where} {free[0]} k, where {axis} is {earlier[0]} k; "
+                    "sizes that depend on each other must be equal"
                 )
         self._axes[name] = free
         return name

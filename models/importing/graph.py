@@ -14,8 +14,8 @@ from torch import Tensor
 
 from models.importing.archive import COMPLEX_TYPES, SCALAR_TYPES, Members
 from models.importing.files import ForeignError, opened
-from models.importing.free_sizes import FreeSizes, symbol
-from models.program.aten import OperationError, operation
+from models.importing.free_sizes import FreeSizes, multiple_of
+from models.program.aten import operation
 from models.program.steps import MAX_STEPS, names_in
 from models.shapes import Shape
 
@@ -25,7 +25,8 @@ _STATE_AXES = {1: ("T",), 2: ("H", "W")}
 """Default names of the free axes of states, by number of axes."""
 
 _CHECKS = re.compile(r"torch\.ops\.aten\.(_assert_\w+|sym_constrain_range\w*)\.\w+")  # they compute nothing
-_PLAIN = ("as_int", "as_ints", "as_bool", "as_bools", "as_string")
+_PLAIN = ("as_int", "as_ints", "as_bool", "as_bools", "as_string", "as_float")
+_LISTS = ("as_floats", "as_tensors", "as_optional_tensors", "as_sym_ints", "as_sym_floats", "as_sym_bools")
 _STORED = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
 """The inputs of a graph that are stored tensors, and the member with the name of the tensor."""
 
@@ -47,11 +48,12 @@ def opened_graph(path: Path) -> Iterator[Graph]:
 
 
 class Graph:
-    """The graph of one program; values keep their own names until `rename` or a step gives them Pathline's.
+    """The graph of one program.
 
     Attributes:
         path: the archive.
         arguments: the names of the tensors that a caller gives, in order.
+        names: Pathline's names of its values, by those of the graph; a caller names the arguments, and steps the rest.
         tensors: the stored tensors, by Pathline's names.
         free: its free sizes.
     """
@@ -64,7 +66,7 @@ class Graph:
         self.free = FreeSizes(path, self._constraints)
         if (steps := len(self._graph["nodes"])) > MAX_STEPS:
             raise ForeignError(f"{path}: has {steps} steps; at most {MAX_STEPS} are served")
-        self._names: dict[str, str] = {}  # Pathline's names by those of the graph
+        self.names: dict[str, str] = {}
         self._first: list[dict[str, Any]] = []  # steps before those of the graph
         self.tensors: dict[str, Tensor] = {}
         self.arguments = self._read_inputs(members)
@@ -85,7 +87,7 @@ class Graph:
             weight = name in weights and kind != "tensor_constant"
             table, folder = (weights, "data/weights") if weight else (constants, "data/constants")
             tensor = members.tensor(folder, table[name], name, masks=kind != "parameter")
-            self._names[content["arg"]["name"]] = self._store(tensor)
+            self.names[content["arg"]["name"]] = self._store(tensor)
         return arguments
 
     def _store(self, tensor: Tensor) -> str:
@@ -105,14 +107,6 @@ class Graph:
         if any("user_output" not in spec for spec in specs) or any("as_tensor" not in output for output in outputs):
             raise ForeignError(f"{self.path}: returns something other than tensors, or changes its inputs")
         return [output["as_tensor"]["name"] for output in outputs]
-
-    def rename(self, names: Mapping[str, str]) -> None:
-        """Give values of the graph Pathline's names."""
-        self._names.update(names)
-
-    def renamed(self, value: str) -> str:
-        """Return Pathline's name of a value."""
-        return self._names[value]
 
     def sizes(self, value: str) -> list[Mapping[str, Any]]:
         """Return the sizes of a tensor as the program's JSON has them, that of its rows first."""
@@ -162,13 +156,13 @@ class Graph:
         fixed = {size.get("as_int") for size in sizes}
         if len(fixed) == 1 and None not in fixed:
             return [fixed.pop()] * 2
-        rows = symbol(sizes[0])
-        if rows is None or any(symbol(size) != rows for size in sizes):
+        rows = multiple_of(sizes[0])
+        if rows is None or rows[0] != 1 or any(multiple_of(size) != rows for size in sizes):
             raise ForeignError(
                 f"{self.path}: the first dimension is not the same number of rows in all inputs and outputs; "
                 "export with dynamic_shapes={'x': {0: Dim('rows')}, 't': {0: Dim('rows')}}"
             )
-        limits = self._constraints.get(rows, {})
+        limits = self._constraints.get(rows[1], {})
         low, high = limits.get("min_val"), limits.get("max_val")
         least = max(1, low or 1)
         if high is not None and high < least:
@@ -194,11 +188,11 @@ class Graph:
             ForeignError: a required one is among them. An export merges two arguments that were given the same tensor,
                 and the second has no effect.
         """
-        used = {self._names[name] for name in results}
+        used = {self.names[name] for name in results}
         for step in reversed(steps):
             if used.intersection(step["out"]) and not step["op"].startswith("torch.ops.aten.sym_"):
                 used |= names_in([*step["args"], *step["kwargs"].values()])
-        names = [self._names[argument] for argument in self.arguments]
+        names = [self.names[argument] for argument in self.arguments]
         unused = [name.removeprefix("c_") for name in names if name not in used]
         for name in unused:
             if name in required:
@@ -214,7 +208,7 @@ class Graph:
             return None
         try:
             operation(target)
-        except OperationError as error:
+        except ValueError as error:
             raise ForeignError(f"{self.path}: node {number}: {error}") from None
         args = [self._value(entry["arg"]) for entry in node["inputs"] if entry.get("kind") != 2]
         kwargs = {entry["name"]: self._value(entry["arg"]) for entry in node["inputs"] if entry.get("kind") == 2}
@@ -235,32 +229,26 @@ class Graph:
             else:
                 raise ForeignError(f"{self.path}: node {number} has a result of kind {kind[:40]}")
         names = [f"v{number}_{k}" for k in range(len(values))]
-        self._names.update(zip(values, names, strict=True))
+        self.names.update(zip(values, names, strict=True))
         return names, single
 
     def _value(self, argument: Mapping[str, Any]) -> Any:
         [(kind, content)] = argument.items()
+        if kind in _LISTS:
+            return [self._value({kind.removesuffix("s"): item}) for item in content]
         match kind:
+            case "as_float" if isinstance(content, str):  # JSON cannot represent it
+                return {"number": content}
             case _ if kind in _PLAIN:
                 return content
             case "as_none" | "as_layout":  # strided, as every tensor here
                 return None
-            case "as_float":
-                return _float(content)
-            case "as_floats":
-                return [_float(number) for number in content]
             case "as_tensor":
-                return {"value": self._names[content["name"]]}
-            case "as_tensors":
-                return [{"value": self._names[tensor["name"]]} for tensor in content]
-            case "as_optional_tensor":
+                return {"value": self.names[content["name"]]}
+            case "as_name":
+                return {"value": self.names[content]}
+            case "as_optional_tensor" | "as_sym_int" | "as_sym_float" | "as_sym_bool":
                 return self._value(content)
-            case "as_optional_tensors":
-                return [self._value(tensor) for tensor in content]
-            case "as_sym_int" | "as_sym_float" | "as_sym_bool":
-                return self._number(content)
-            case "as_sym_ints" | "as_sym_floats" | "as_sym_bools":
-                return [self._number(number) for number in content]
             case "as_scalar_type" if name := (SCALAR_TYPES | COMPLEX_TYPES).get(content):
                 return {"dtype": name}
             case "as_complex":
@@ -270,16 +258,3 @@ class Graph:
             case "as_memory_format" if content in _MEMORY_FORMATS:
                 return {"format": _MEMORY_FORMATS[content]}
         raise ForeignError(f"{self.path}: an argument of kind {kind[:40]} may not be in a program")
-
-    def _number(self, argument: Mapping[str, Any]) -> Any:
-        [(kind, content)] = argument.items()
-        return {"value": self._names[content]} if kind == "as_name" else content
-
-
-def _float(content: float | str) -> float | dict[str, str]:
-    """Return a number; one that JSON cannot represent is read from text and written as an object."""
-    if not isinstance(content, str):
-        return content
-    if content not in ("Infinity", "-Infinity", "NaN"):
-        raise ValueError(f"a number is {content[:40]!r}")
-    return {"number": content}

@@ -2,8 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 from torch import Tensor
@@ -18,28 +17,15 @@ _AVERAGED = {"ema", "shadow", "averaged", "swa"}
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One state dict in a file.
-
-    Attributes:
-        prefix: the text before the architecture's own keys, such as `ema_model.module.`.
-        matched: number of the architecture's keys in it.
-    """
-
-    prefix: str
-    matched: int
-
-    @property
-    def which(self) -> Which:
-        """`ema` if words in the prefix mark averaged weights, else `raw`."""
-        return "ema" if _AVERAGED & set(re.split(r"[._]", self.prefix.lower())) else "raw"
+def which_of(prefix: str) -> Which:
+    """Return `ema` if words in the prefix of a state dict mark averaged weights, else `raw`."""
+    return "ema" if _AVERAGED & set(re.split(r"[._]", prefix.lower())) else "raw"
 
 
-def _candidates(keys: Collection[str], expected: Collection[str]) -> list[Candidate]:
-    """Return the state dicts in a file with most of an architecture's keys, best first.
+def _prefixes(keys: Collection[str], expected: Collection[str]) -> dict[str, int]:
+    """Return the prefixes of an architecture's keys in a file, with the number of keys; the best state dict is first.
 
-    Any prefix will do, as keys are matched by their endings.
+    Any prefix will do, such as `ema_model.module.`, as keys are matched by their endings.
     """
     counts: Counter[str] = Counter()
     longest = max((key.count(".") + 1 for key in expected), default=0)
@@ -50,27 +36,25 @@ def _candidates(keys: Collection[str], expected: Collection[str]) -> list[Candid
                 counts[".".join(parts[:cut]) + ("." if cut else "")] += 1
     best = max(counts.values(), default=0)
     # Unrelated state dicts match a few common keys such as `norm.weight`; they do not count.
-    good = [Candidate(prefix, count) for prefix, count in counts.items() if 2 * count > best]
-    return sorted(good, key=lambda candidate: (-candidate.matched, len(candidate.prefix)))
+    good = [(prefix, count) for prefix, count in counts.items() if 2 * count > best]
+    return dict(sorted(good, key=lambda item: (-item[1], len(item[0]))))
 
 
-def _choose(file: str, candidates: list[Candidate], which: Which | None) -> Candidate:
-    """Choose one of the candidates; a ForeignError if none is of this kind, or it does not say which is meant."""
-    if which is None and len({candidate.which for candidate in candidates}) > 1:
-        raise ForeignError(
-            f"{file}: holds averaged and raw weights, {_list(candidates)}; add --which ema or --which raw"
-        )
-    fit = [candidate for candidate in candidates if which in (None, candidate.which)]
+def _choose(file: str, prefixes: Mapping[str, int], which: Which | None) -> str:
+    """Choose one of the prefixes; a ForeignError if none is of this kind, or it does not say which is meant."""
+    if which is None and len(set(map(which_of, prefixes))) > 1:
+        raise ForeignError(f"{file}: holds averaged and raw weights, {_list(prefixes)}; add --which ema or --which raw")
+    fit = [prefix for prefix in prefixes if which in (None, which_of(prefix))]
     if not fit:
-        raise ForeignError(f"{file}: holds no {which} weights, only {_list(candidates)}; leave --which out")
-    if len(fit) > 1 and fit[0].matched == fit[1].matched:
+        raise ForeignError(f"{file}: holds no {which} weights, only {_list(prefixes)}; leave --which out")
+    if len(fit) > 1 and prefixes[fit[0]] == prefixes[fit[1]]:
         raise ForeignError(f"{file}: holds several networks of this kind, {_list(fit)}; save the one you mean alone")
     return fit[0]
 
 
 def select(
     file: str, stored: Mapping[str, ForeignTensor], expected: Mapping[str, Tensor], which: Which | None
-) -> tuple[Candidate, dict[str, Tensor]]:
+) -> tuple[str, dict[str, Tensor]]:
     """Select an architecture's tensors from a file.
 
     Args:
@@ -80,23 +64,23 @@ def select(
         which: averaged or raw weights; needed only if the file has both.
 
     Returns:
-        The state dict chosen, and its tensors, unchanged, by the architecture's keys.
+        The prefix of the state dict chosen, and its tensors, unchanged, by the architecture's keys.
 
     Raises:
         ForeignError: keys are missing or unexpected (each with the nearest name), or shapes differ.
     """
-    candidates = _candidates(stored, expected)
-    if not candidates:
+    prefixes = _prefixes(stored, expected)
+    if not prefixes:
         raise ForeignError(
             f"{file}: has none of the keys of this architecture; found {_names(stored)}; expected {_names(expected)}"
         )
-    chosen = _choose(file, candidates, which)
-    groups = {stored[chosen.prefix + key].group for key in expected if chosen.prefix + key in stored}
-    longer = tuple(candidate.prefix for candidate in candidates if len(candidate.prefix) > len(chosen.prefix))
+    prefix = _choose(file, prefixes, which)
+    groups = {stored[prefix + key][0] for key in expected if prefix + key in stored}
+    longer = tuple(other for other in prefixes if len(other) > len(prefix))
     tensors = {
-        key.removeprefix(chosen.prefix): entry.tensor
-        for key, entry in stored.items()
-        if key.startswith(chosen.prefix) and entry.group in groups and not (longer and key.startswith(longer))
+        key.removeprefix(prefix): tensor
+        for key, (group, tensor) in stored.items()
+        if key.startswith(prefix) and group in groups and not (longer and key.startswith(longer))
     }
     for key, tensor in tensors.items():
         if tensor.is_nested:  # such a tensor has no shape to compare
@@ -106,16 +90,19 @@ def select(
     shapes = {key: ("", list(tensor.shape)) for key, tensor in tensors.items()}
     problems = differences(shapes, expected, 0.6, "nearest is {}")
     if problems is not None:
-        where = f" under the prefix {printable(repr(chosen.prefix))}" if chosen.prefix else ""
+        where = f" under the prefix {printable(repr(prefix))}" if prefix else ""
         raise ForeignError(f"{file}{where}: {problems}")
-    return chosen, tensors
+    return prefix, tensors
 
 
-def _names(keys: Mapping[str, object]) -> str:
-    first = [printable(key) for key in sorted(keys)[:_SHOWN]]
-    return ", ".join(first) + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
+def _names(keys: Collection[str]) -> str:
+    return _first(sorted(keys), printable)
 
 
-def _list(candidates: list[Candidate]) -> str:
-    listed = ", ".join(f"{c.which} under {printable(repr(c.prefix))}" for c in candidates[:_SHOWN])
-    return listed + (f" and {len(candidates) - _SHOWN} more" if len(candidates) > _SHOWN else "")
+def _list(prefixes: Collection[str]) -> str:
+    return _first(list(prefixes), lambda prefix: f"{which_of(prefix)} under {printable(repr(prefix))}")
+
+
+def _first(names: list[str], describe: Callable[[str], str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(describe, names[:_SHOWN])) + more

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,39 +188,28 @@ def _called_as_pays(
     """Return the config, with the most rows of a call on a CPU (see `best_rows`)."""
     if config.rows[0] > 1 or config.rows == (1, 1):
         return config
-    function, sizes = _function(config, tensors), {axis: bounds.middle for axis, bounds in axes.items()}
-    free = any(free_axes(shape) for shape, _ in inputs.values())
-
-    def trial(rows: int) -> list[Tensor]:
-        return [torch.empty((rows, *sized(shape, sizes)), dtype=kind, device="meta") for shape, kind in inputs.values()]
+    function = _function(config, tensors)
 
     def call(*arguments: Tensor) -> Tensor:
         return next(iter(function(dict(zip(inputs, arguments, strict=True))).values()))
 
-    return config.model_copy(update={"cpu_rows": best_rows(call, trial, free)})
+    return config.model_copy(update={"cpu_rows": best_rows(call, list(inputs.values()), axes)})
 
 
-@dataclass(frozen=True)
-class PreludeSource:
-    """A prelude's archive and the names of its arguments and results.
+def read_prelude(
+    file: Path,
+    inputs: Sequence[str] | None,
+    outputs: Sequence[str] | None,
+    arguments: Sequence[str],
+    conditions: Stated,
+) -> ExportedProgram:
+    """Read a prelude, with results named like the network's conditions.
 
-    Attributes:
+    Args:
         file: the archive.
         inputs: the names of its arguments in order; None takes those of the exported module.
         outputs: the names of its results in order; None takes those of the network's conditions that the prelude does
             not take itself, in order.
-    """
-
-    file: Path
-    inputs: Sequence[str] | None = None
-    outputs: Sequence[str] | None = None
-
-
-def read_prelude(source: PreludeSource, arguments: Sequence[str], conditions: Stated) -> ExportedProgram:
-    """Read a prelude, with results named like the network's conditions.
-
-    Args:
-        source: the archive, and names.
         arguments: the names of the network's arguments, in order.
         conditions: fields that programs cannot declare themselves, by name.
 
@@ -230,12 +219,12 @@ def read_prelude(source: PreludeSource, arguments: Sequence[str], conditions: St
     of_network = [name for name in arguments if name not in ("x", "t")]
     if not of_network:
         raise ForeignError("--prelude needs the names of the network's arguments: --inputs x,t,...")
-    program = read_function(source.file, None, source.inputs, conditions)
+    program = read_function(file, None, inputs, conditions)
     values = program.config["outputs"].values()
-    outputs = source.outputs or [name for name in of_network if name not in program.conditions]
+    outputs = outputs or [name for name in of_network if name not in program.conditions]
     if len(outputs) != len(values) or not set(outputs) <= set(of_network):
         raise ForeignError(
-            f"{source.file}: returns {len(values)} tensors, and the network takes {', '.join(of_network)}; name the "
+            f"{file}: returns {len(values)} tensors, and the network takes {', '.join(of_network)}; name the "
             "results in order with --prelude-outputs"
         )
     return replace(program, config=program.config | {"outputs": dict(zip(outputs, values, strict=True))})

@@ -87,7 +87,7 @@ def read_program(
         times = ["t"] if end is None else ["t", end]
         roles = _inferred(graph, velocity) if inputs is None else _named(graph, inputs, times)
         names = {role: role if role in ("x", *times) else f"c_{role}" for role in roles}
-        graph.rename({argument: names[role] for role, argument in roles.items()})
+        graph.names.update({argument: names[role] for role, argument in roles.items()})
         shape = _states(graph, roles["x"], event_shape)
         if inputs is None:
             fields = _only_condition(graph, roles.get(ONE), labels, stated.get(ONE, {}))
@@ -100,7 +100,7 @@ def read_program(
         dtypes = _dtypes(graph, roles, velocity, shape, times, vectors)
         body = graph.body()
         config = {"event_shape": list(shape), **dtypes, **body, "conditions": fields, "rows": rows}
-        config |= {"output": graph.renamed(velocity)} | ({} if end is None else {"field": kind, "end": end})
+        config |= {"output": graph.names[velocity]} | ({} if end is None else {"field": kind, "end": end})
         unused = graph.unused(body["steps"], [velocity], ["x", *times])
         return ExportedProgram(config, graph.tensors, list(roles), fields, bounds, unused, shape)
 
@@ -137,7 +137,7 @@ def read_function(
                 "and neither x nor t"
             )
         roles = dict(zip(names, arguments, strict=True))
-        graph.rename({argument: f"c_{name}" for name, argument in roles.items()})
+        graph.names.update({argument: f"c_{name}" for name, argument in roles.items()})
         results = graph.results()
         outputs = [str(number) for number in range(len(results))] if outputs is None else outputs
         if len(results) != len(outputs):
@@ -152,7 +152,7 @@ def read_function(
         config |= graph.body() | {"rows": rows}
         unused = graph.unused(config["steps"], results, ["x"])
         named = dict(zip(outputs, results, strict=True))
-        config["outputs"] = {name: graph.renamed(result) for name, result in named.items()}
+        config["outputs"] = {name: graph.names[result] for name, result in named.items()}
         shapes = {name: [size.get("as_int") for size in graph.sizes(result)[1:]] for name, result in named.items()}
         states = graph.shape(roles["x"], "states") if "x" in roles else ()
         bounds = graph.free.bounds({})

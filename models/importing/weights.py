@@ -19,8 +19,8 @@ from models.forms.rows import best_rows
 from models.importing.declared import Declared
 from models.importing.detection import detect, start_slope
 from models.importing.files import ForeignError, read_tensors
-from models.importing.matching import Which, select
-from models.importing.parts import PreludeSource, make_decoder, make_prelude, read_prelude
+from models.importing.matching import Which, select, which_of
+from models.importing.parts import make_decoder, make_prelude, read_prelude
 from models.importing.programs import read_program
 from models.messages import first_line
 from models.mixing import find_mixing
@@ -77,14 +77,14 @@ def import_weights(
             network = build(architecture, config)
     except ArchitectureError as error:
         raise ForeignError(f"--architecture {architecture}: {error}") from None
-    chosen, tensors = select(str(file), read_tensors(file), network.state_dict(), which)
-    prefix = f"the prefix {chosen.prefix!r}" if chosen.prefix else "no prefix"
-    report = [f"weights: {chosen.matched} tensors, {chosen.which}, under {prefix}"]
+    prefix, tensors = select(str(file), read_tensors(file), network.state_dict(), which)
+    kind, place = which_of(prefix), f"the prefix {prefix!r}" if prefix else "no prefix"
+    report = [f"weights: {len(tensors)} tensors, {kind}, under {place}"]
     tensors, notes = _usable(str(file), tensors, network.state_dict())
     network.load_state_dict(tensors, assign=True)
-    source: dict[str, JsonValue] = {"imported_from": file.name, "which": chosen.which, "prefix": chosen.prefix}
-    path, stored = _store(network, {}, repository, name, source, declared or Declared(), decoder or {}, version)
-    return Imported(path, [*report, *notes, *stored])
+    source: dict[str, JsonValue] = {"imported_from": file.name, "which": kind, "prefix": prefix}
+    options = declared or Declared(), decoder or {}, version
+    return _store(network, {}, repository, name, source, [*report, *notes], *options)
 
 
 def import_program(
@@ -102,7 +102,9 @@ def import_program(
     version: int | None = None,
     row_by_row: bool = False,
     axes: Mapping[str, Mapping[str, Any]] | None = None,
-    prelude: PreludeSource | None = None,
+    prelude: Path | None = None,
+    prelude_inputs: Sequence[str] | None = None,
+    prelude_outputs: Sequence[str] | None = None,
     kind: FieldKind = FieldKind.VELOCITY,
     centred: str | int | None = None,
 ) -> Imported:
@@ -116,7 +118,8 @@ def import_program(
         inputs, conditions, axes: see `read_program`.
         nulls: tensors that replace missing conditions, by name.
         row_by_row: whether to call the network with one row at a time, on every device, as it mixes rows.
-        prelude: a program that makes some of the conditions from others, once for a request; None for none.
+        prelude: the archive of a program that makes some of the conditions from others, once for a request.
+        prelude_inputs, prelude_outputs: the names of its arguments and results, see `read_prelude`.
         kind: what it returns, see `read_program`.
         centred: the axis along which its noise and its velocities have the mean zero; None for none.
 
@@ -126,9 +129,9 @@ def import_program(
     """
     nulls = nulls or {}
     stated = {**(conditions or {}), **{name: {**(conditions or {}).get(name, {}), "null": "stored"} for name in nulls}}
-    before = None if prelude is None else read_prelude(prelude, inputs or (), stated)
+    before = prelude and read_prelude(prelude, prelude_inputs, prelude_outputs, inputs or (), stated)
     program = read_program(file, event_shape, labels, inputs, stated, axes, kind)
-    taken = {*program.conditions, *(() if before is None else before.conditions)}
+    taken = {*program.conditions, *(before.conditions if before else ())}
     if unknown := sorted(stated.keys() - taken):
         names = ", ".join(program.conditions) or "none"
         raise ForeignError(f"{file}: --conditions names {unknown[0]!r}; the conditions among --inputs are {names}")
@@ -149,16 +152,14 @@ def import_program(
     if network.condition is not None:
         network.condition = requested = replace(network.condition, bounds=program.axes)
         if prelude is not None and before is not None:
-            stored_prelude, requested, line = make_prelude(
-                prelude.file, before, network.condition, _state_dtype(network)
-            )
+            dtype = _state_dtype(network)
+            stored_prelude, requested, line = make_prelude(prelude, before, network.condition, dtype)
             report.append(line)
         network.condition = replace(network.condition, stored=_stored_nulls(requested, nulls))
         report.append("requests give " + "; ".join(map(requested.describe, requested.in_requests)))
     source: dict[str, JsonValue] = {"imported_from": file.name}
     options = declared or Declared(), decoder or {}, version, stored_prelude, centred
-    path, stored = _store(network, program.axes, repository, name, source, *options)
-    return Imported(path, [*report, *stored])
+    return _store(network, program.axes, repository, name, source, report, *options)
 
 
 def _stored_nulls(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -175,8 +176,7 @@ def _stored_nulls(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[s
 def _state_dtype(network: Network) -> torch.dtype:
     if isinstance(network.config, ProgramConfig):
         return torch.float64 if network.config.dtype == "float64" else torch.float32
-    dtype = next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
-    return torch.float32 if dtype in HALVES.values() else dtype
+    return next((p.dtype for p in network.state_dict().values() if p.is_floating_point()), torch.float64)
 
 
 def _store(
@@ -185,13 +185,14 @@ def _store(
     repository: Path,
     name: str,
     source: dict[str, JsonValue],
+    report: list[str],
     declared: Declared,
     decoder: Mapping[str, Any],
     version: int | None,
     prelude: Prelude | None = None,
     centred: str | int | None = None,
-) -> tuple[Path, list[str]]:
-    """Try a network, with small sizes of its free axes, and save it; return its folder and lines for the user."""
+) -> Imported:
+    """Try a network, with small sizes of its free axes, and save it."""
     network.eval().requires_grad_(False)
     dtype, takes = _state_dtype(network), network.condition
     bounds = {**({} if takes is None else takes.axes), **axes}
@@ -206,10 +207,9 @@ def _store(
     try:
         if declared.changes:
             time = declared.card()
-            report = declared.report(time, start_slope(field, event, dtype, time))
+            lines = declared.report(time, start_slope(field, event, dtype, time))
         else:
-            time, report = declared.resolve(detect(field, event, dtype))
-        report += notes
+            time, lines = declared.resolve(detect(field, event, dtype))
         mixing = find_mixing(called, event, dtype, condition=takes, compute=HALVES.get(compute or ""))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ForeignError(f"the network cannot be evaluated: {first_line(error)}") from None
@@ -217,9 +217,8 @@ def _store(
         raise ForeignError(f"{source['imported_from']}: {mixing}")
     if centred is not None:
         _check_centred(field, network.event_shape, sizes, dtype, centred)
-    if isinstance(network, Program):
-        report += _rows(network, called, bounds, dtype)
-    decodes, lines = make_decoder(network.event_shape, dtype, decoder, axes)
+    lines += notes + (_rows(network, called, bounds, dtype) if isinstance(network, Program) else [])
+    decodes, of_decoder = make_decoder(network.event_shape, dtype, decoder, axes)
     path = save(
         repository,
         name,
@@ -238,7 +237,8 @@ def _store(
         noise_independent=declared.noise_independent,
     )
     authors = read_card(path).authors_solver(sizes)
-    return path, [*report, *lines, *([] if authors is None else [f"solver of requests that name none: {authors}"])]
+    of_solver = [] if authors is None else [f"solver of requests that name none: {authors}"]
+    return Imported(path, [*report, *lines, *of_decoder, *of_solver])
 
 
 def _check_centred(
@@ -270,19 +270,14 @@ def _rows(network: Program, called: nn.Module, bounds: Mapping[str, FreeAxis], d
         return []
     if network.rows == (1, 1):
         return ["rows: one network call each"]
-    sizes = {axis: limits.middle for axis, limits in bounds.items()}
-    takes = None if network.condition is None else network.condition.sized(sizes)
-
-    def trial(rows: int) -> list[Tensor]:
-        x = torch.empty((rows, *sized(network.event_shape, sizes)), dtype=dtype, device="meta")
-        entries = () if takes is None else takes.entries.values()
-        conditions = [torch.empty((rows, *e.sizes), dtype=e.network_dtype(dtype), device="meta") for e in entries]
-        return [x, network.field.times(x.new_empty(rows)), *conditions]
+    takes = network.condition
+    inputs = [(network.event_shape, dtype), (tuple(network.field.times(torch.empty(1)).shape[1:]), dtype)]
+    inputs += [(entry.shape, entry.network_dtype(dtype)) for entry in (takes.entries.values() if takes else ())]
 
     def call(x: Tensor, t: Tensor, *conditions: Tensor) -> Tensor:
         return called(x, t) if takes is None else called(x, t, takes.pack(conditions))
 
-    rows = best_rows(call, trial, bool(sizes))
+    rows = best_rows(call, inputs, bounds)
     network.config = network.config.model_copy(update={"cpu_rows": rows})
     return ["rows: one network call each on a CPU, as a row costs hardly less in a batch"] if rows == 1 else []
 

@@ -61,50 +61,36 @@ LARGEST = 2**63
 """Integers of a program are smaller than this, and not below its negative."""
 
 
-class OperationError(ValueError):
-    """An operation is unknown, or not allowed in a program."""
-
-
-def _number(value: Any) -> int | float:
-    if not isinstance(value, int | float | torch.SymInt):
-        raise OperationError(f"arithmetic of sizes takes numbers, not {type(value).__name__}")
-    return value  # pyright: ignore[reportReturnType]  (a symbolic size of an export behaves as an int)
-
-
 def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Arithmetic of numbers whose results fit into 64 bits."""
 
-    def call(*values: Any) -> Any:
-        numbers = [_number(value) for value in values]
+    def call(*numbers: Any) -> Any:
+        for number in numbers:
+            if not isinstance(number, int | float | torch.SymInt):
+                raise ValueError(f"arithmetic of sizes takes numbers, not {type(number).__name__}")
         if function is operator.pow and all(isinstance(number, int) for number in numbers):
             base, exponent = numbers
             if exponent > 63 and abs(base) > 1:  # before it is computed: that can take hours
-                raise OperationError(f"{base} to the power of {exponent} does not fit into 64 bits")
+                raise ValueError(f"{base} to the power of {exponent} does not fit into 64 bits")
         result = function(*numbers)
         if isinstance(result, int) and not -LARGEST <= result < LARGEST:
-            raise OperationError("an integer does not fit into 64 bits")
+            raise ValueError("an integer does not fit into 64 bits")
         return result
 
     return call
 
 
-_NUMBERS: dict[str, Callable[..., Any]] = {
+_SIZES: dict[str, Callable[..., Any]] = {
     f"_operator.{name}": _bounded(getattr(operator, name))
     for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pow", "eq", "ne", "lt", "le", "gt", "ge")
-}
-_SIZES: dict[str, Callable[..., Any]] = {
+} | {
     "torch.ops.aten.sym_size.int": lambda x, dim: x.shape[dim],
     "torch.ops.aten.sym_numel.default": lambda x: x.numel(),
 }
+"""Sizes and arithmetic of them."""
 
-
-_TRAINING = (
-    "_native_batch_norm_legit",
-    "_native_batch_norm_legit_functional",
-    "_batch_norm_with_update",
-    "_batch_norm_with_update_functional",
-    "native_batch_norm",
-    "native_dropout",
+_TRAINING = re.compile(
+    "(_native_batch_norm_legit|_batch_norm_with_update)(_functional)?|native_batch_norm|native_dropout"
 )
 """Operations of networks in training mode."""
 
@@ -127,32 +113,29 @@ def operation(target: str) -> Callable[..., Any]:
     """Return the function named by a target of an exported graph.
 
     Raises:
-        OperationError: programs may not use it; the message says why.
+        ValueError: programs may not use it; the message says why.
     """
-    plain = _NUMBERS.get(target) or _SIZES.get(target)
-    if plain is not None:
-        return plain
+    if target in _SIZES:
+        return _SIZES[target]
     parts = _TARGET.fullmatch(target)
     if parts is None:
-        raise OperationError(f"operation {target[:100]!r} is not an ATen operation; {_remedy(target)}")
+        raise ValueError(f"operation {target[:100]!r} is not an ATen operation; {_remedy(target)}")
     name, overload = parts.groups()
     packet = getattr(torch.ops.aten, name, None)
     if packet is None or overload not in packet.overloads():
-        raise OperationError(f"operation {target} is unknown to torch {torch.__version__}")
+        raise ValueError(f"operation {target} is unknown to torch {torch.__version__}")
     function = getattr(packet, overload)
     if function._schema.is_mutable:
-        raise OperationError(
+        raise ValueError(
             f"operation {target} changes its arguments; call eval() on the network and export with run_decompositions()"
         )
     if name not in _NAMES or any(argument.name == "generator" for argument in function._schema.arguments):
-        training = "; the network is in training mode: call eval() on it before the export" * (name in _TRAINING)
-        raise OperationError(
-            f"operation {target} is not among those that a program may use (see docs/import.md){training}"
+        training = "; the network is in training mode: call eval() on it before the export" * bool(
+            _TRAINING.fullmatch(name)
         )
+        raise ValueError(f"operation {target} is not among those that a program may use (see docs/import.md){training}")
     if overload.startswith("prim_") or not all("Tensor" in str(result.type) for result in function._schema.returns):
-        raise OperationError(
-            f"operation {target} makes no tensors, or belongs to TorchScript; use _operator for numbers"
-        )
+        raise ValueError(f"operation {target} makes no tensors, or belongs to TorchScript; use _operator for numbers")
     return _checked(function, _CHECKS.get(name))
 
 
@@ -163,40 +146,28 @@ def _checked(function: Any, check: Callable[..., None] | None) -> Callable[..., 
     """
     arguments = function._schema.arguments
     names = [argument.name for argument in arguments]
-    kinds = {argument.name for argument in arguments if _KIND.fullmatch(str(argument.real_type))}
+    kinds = [argument.name for argument in arguments if _KIND.fullmatch(str(argument.real_type))]
     if not kinds and check is None:
         return function
 
-    places = [(name, names.index(name)) for name in kinds]
-    plain = min((place for _, place in places), default=0)  # so many arguments have no kind among them
-
     def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) <= plain and not kwargs and check is None:
-            return function(*args)
-        for name, place in places:
-            value = kwargs.get(name) if place >= len(args) else args[place]
-            if isinstance(value, int | float | torch.SymInt):
-                raise OperationError(f"{name} is the number {value}; it must be a type or a format by name")
+        values = {**dict(zip(names, args, strict=False)), **kwargs}
+        for name in kinds:
+            if isinstance(value := values.get(name), int | float | torch.SymInt):
+                raise ValueError(f"{name} is the number {value}; it must be a type or a format by name")
         if check is not None:
-            check(**{**dict(zip(names, args, strict=False)), **kwargs})
+            check(**values)
         return function(*args, **kwargs)
 
     call._schema, call.is_view = function._schema, function.is_view  # type: ignore[attr-defined]
     return call
 
 
-def _at_rest(train: bool = False, **_: Any) -> None:
-    if train:
-        raise OperationError("the program was exported in training mode; call eval() on the network first")
-
-
-def _not_in_training(training: bool = False, **_: Any) -> None:
-    _at_rest(training)
-
-
-def _without_dropout(dropout_p: float = 0.0, **_: Any) -> None:
+def _not_in_training(train: bool = False, training: bool = False, dropout_p: float = 0.0, **_: Any) -> None:
+    if train or training:
+        raise ValueError("the program was exported in training mode; call eval() on the network first")
     if dropout_p:
-        raise OperationError("attention has dropout; call eval() on the network before the export")
+        raise ValueError("attention has dropout; call eval() on the network before the export")
 
 
 def _sizes_of_statistics(input: Any, **arguments: Any) -> None:  # noqa: A002  (ATen's name)
@@ -205,12 +176,12 @@ def _sizes_of_statistics(input: Any, **arguments: Any) -> None:  # noqa: A002  (
     for name in ("weight", "bias", "running_mean", "running_var"):
         tensor = arguments.get(name)
         if tensor is not None and tuple(tensor.shape) != (channels,):
-            raise OperationError(f"{name} has shape {list(tensor.shape)}, and there are {channels} channels")
+            raise ValueError(f"{name} has shape {list(tensor.shape)}, and there are {channels} channels")
 
 
 def _sizes_of_groups(input: Any, N: int, C: int, HxW: int, **_: Any) -> None:  # noqa: A002  (ATen's names)
     if input.numel() != N * C * HxW or input.shape[:2] != (N, C):
-        raise OperationError(f"states have shape {list(input.shape)}, not {N} rows of {C} channels of {HxW}")
+        raise ValueError(f"states have shape {list(input.shape)}, not {N} rows of {C} channels of {HxW}")
 
 
 def _known_scales(**arguments: Any) -> None:
@@ -222,37 +193,37 @@ def _known_scales(**arguments: Any) -> None:
         scales, arguments["output_size"], arguments["self"].shape[-len(scales) :], strict=False
     ):
         if scale is not None and not (scale > 0 and before * scale - 1 < size <= before * scale + 1):
-            raise OperationError(f"a scale of {scale} does not lead from {before} to {size}")
+            raise ValueError(f"a scale of {scale} does not lead from {before} to {size}")
 
 
 def _dimensions(self: Any, dim: list[int], last_dim_size: int | None = None, **_: Any) -> None:
     """Transforms trust their dimensions and the length of the result."""
     if not dim or len(set(dim)) < len(dim) or not all(0 <= axis < self.ndim for axis in dim):
-        raise OperationError(f"dimensions {dim} of a transform of {self.ndim}")
+        raise ValueError(f"dimensions {dim} of a transform of {self.ndim}")
     if last_dim_size is not None and self.shape[dim[-1]] != last_dim_size // 2 + 1:
-        raise OperationError(f"{self.shape[dim[-1]]} frequencies do not make {last_dim_size} numbers")
+        raise ValueError(f"{self.shape[dim[-1]]} frequencies do not make {last_dim_size} numbers")
 
 
 def _known_modes(interpolation_mode: int, padding_mode: int, **_: Any) -> None:
     """With another mode the kernel writes nothing."""
     if interpolation_mode not in (0, 1, 2) or padding_mode not in (0, 1, 2):
-        raise OperationError(f"modes of sampling are {interpolation_mode} and {padding_mode}; they are 0, 1 or 2")
+        raise ValueError(f"modes of sampling are {interpolation_mode} and {padding_mode}; they are 0, 1 or 2")
 
 
 def _no_truncated_integers(self: Any, rounding_mode: str | None = None, **_: Any) -> None:
     """The smallest integer divided by -1 ends the process, unless rounding is down."""
     if rounding_mode == "trunc" and not self.is_floating_point():
-        raise OperationError("integers are divided with rounding to zero; round down (//) instead")
+        raise ValueError("integers are divided with rounding to zero; round down (//) instead")
 
 
 _CHECKS: dict[str, Callable[..., None]] = {
-    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _at_rest),
-    "scaled_dot_product_attention": _without_dropout,
+    **dict.fromkeys(
+        ("dropout", "feature_dropout", "alpha_dropout", "batch_norm", "scaled_dot_product_attention"), _not_in_training
+    ),
     "_native_batch_norm_legit_no_training": _sizes_of_statistics,
     "native_group_norm": _sizes_of_groups,
     **dict.fromkeys((name for name in _NAMES if name.startswith("upsample_")), _known_scales),
     **dict.fromkeys(("_fft_c2c", "_fft_c2r", "_fft_r2c"), _dimensions),
-    "batch_norm": _not_in_training,
     "grid_sampler_2d": _known_modes,
     "div": _no_truncated_integers,
 }

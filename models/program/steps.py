@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 import torch
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from models.conditions import DTYPES
 from models.frozen import Frozen, Sparse
 from models.messages import first_line
-from models.program.aten import OperationError, operation
+from models.program.aten import operation
 from models.velocity import VelocityError, rows_of
 
 CAST_DTYPES = {**DTYPES, "complex64": torch.complex64, "complex128": torch.complex128}
@@ -38,14 +39,22 @@ _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn,
 
 Dtypes = Mapping[str, torch.dtype]
 
-_FORMATS = {
-    "contiguous": torch.contiguous_format,
-    "preserve": torch.preserve_format,
-    "channels_last": torch.channels_last,
+Slots = Mapping[str | tuple[str, ...], int]
+"""Places of a program's values, by their names; and of the device of the inputs, and of dtypes to cast to."""
+
+_DEVICE = ("device",)
+
+_CONSTANTS: dict[str, dict[str, Any]] = {
+    "format": {
+        "contiguous": torch.contiguous_format,
+        "preserve": torch.preserve_format,
+        "channels_last": torch.channels_last,
+    },
+    "number": {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan},
 }
+"""Arguments by the kind and the content of their objects."""
 _FAULTS = (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError, NotImplementedError, AssertionError)
 """What torch raises for arguments that do not fit, depending on who checks them."""
-_NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 RowLimits = tuple[int, int | None]
 """Minimum and maximum number of rows per call; None for no limit."""
@@ -116,7 +125,7 @@ class StepsConfig(Sparse):
         for number, step in enumerate(self.steps):
             try:
                 operation(step.op)
-            except OperationError as error:
+            except ValueError as error:
                 raise ValueError(f"step {number}: {error}") from None
             arguments = [*step.args, *step.kwargs.values()]
             if step.op.startswith("_operator.") and not all(isinstance(a, int | float | dict) for a in arguments):
@@ -151,8 +160,8 @@ class Stepwise(nn.Module):
             self.register_buffer(f"data_{name}", torch.zeros(tensor.shape, dtype=DTYPES[tensor.dtype]))
         names = {name for step in config.steps for name in names_in([*step.args, *step.kwargs.values()])}
         names.update(config.tensors, outputs, *(step.out for step in config.steps))
-        self._slots = {name: slot for slot, name in enumerate(sorted(names))}
-        self._buffered = [(self._slots[name], f"data_{name}") for name in config.tensors]
+        keys = [*sorted(names), _DEVICE, *(("dtype", name) for name in CAST_DTYPES)]
+        self._slots = {key: slot for slot, key in enumerate(keys)}
         self._results = [self._slots[name] for name in outputs]
         last = _last_uses(config.steps, outputs)
         self._calls = [_Call(step, dead, self._slots) for step, dead in zip(config.steps, last, strict=True)]
@@ -186,66 +195,59 @@ class Stepwise(nn.Module):
         (least, most), rows = rows_of(self, x.device), x.shape[0]  # `len` would fix the rows of an export
         if most is not None and rows > most:
             parts = zip(*(tensor.split(most) for tensor in inputs.values()), strict=True)
-            results = [self._padded(dict(zip(inputs, part, strict=True)), least, dtypes, multiple) for part in parts]
+            results = [self.run(dict(zip(inputs, part, strict=True)), dtypes, multiple) for part in parts]
             return tuple(torch.cat(result) for result in zip(*results, strict=True))
-        return self._padded(inputs, least, dtypes, multiple)
+        if rows < least:
+            inputs = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in inputs.items()}
+        self._check_memory(inputs, dtypes)
+        results = self._run(inputs, dtypes, multiple)
+        return tuple(result[:rows] for result in results) if rows < least else results
 
-    def _padded(self, inputs: Mapping[str, Tensor], least: int, dtypes: Dtypes, multiple: int) -> tuple[Tensor, ...]:
-        rows = next(iter(inputs.values())).shape[0]
-        if rows >= least:
-            return self._fitting(inputs, dtypes, multiple)
-        copies = {name: torch.cat((a, a[:1].expand(least - rows, *a.shape[1:]))) for name, a in inputs.items()}
-        return tuple(result[:rows] for result in self._fitting(copies, dtypes, multiple))
-
-    def _fitting(self, inputs: Mapping[str, Tensor], dtypes: Dtypes, multiple: int) -> tuple[Tensor, ...]:
-        """Run the steps, once it is clear that their results fit into memory."""
+    def _check_memory(self, inputs: Mapping[str, Tensor], dtypes: Dtypes) -> None:
+        """Raise a VelocityError if the results of the steps do not fit into memory; more rows are checked once."""
         rows, *_ = sizes = [size for tensor in inputs.values() for size in tensor.shape]
-        if all(isinstance(size, int) for size in sizes):  # not those of an export
-            row = tuple(tuple(tensor.shape[1:]) for tensor in inputs.values())
-            if rows > self._fitting_rows.get(row, 0):
-                shapes = {name: torch.empty(a.shape, dtype=a.dtype, device="meta") for name, a in inputs.items()}
-                with _disable_current_modes():  # whoever counts operations counts those of the call alone
-                    self._run(shapes, dtypes)
-                self._fitting_rows[row] = rows
-        return self._run(inputs, dtypes, multiple)
+        row = tuple(tensor.shape[1:] for tensor in inputs.values())
+        if all(isinstance(size, int) for size in sizes) and rows > self._fitting_rows.get(
+            row, 0
+        ):  # no export's symbols
+            shapes = {name: torch.empty(a.shape, dtype=a.dtype, device="meta") for name, a in inputs.items()}
+            with _disable_current_modes():  # whoever counts operations counts those of the call alone
+                self._run(shapes, dtypes)
+            self._fitting_rows[row] = rows
 
     def _run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes, multiple: int = 1) -> tuple[Tensor, ...]:
         device, tensors = next(iter(inputs.values())).device, cast("dict[str, Tensor]", self._buffers)
         sizing, held = device.type == "meta", dict[int, int]()
         values: list[Any] = [None] * len(self._slots)
-        for slot, name in self._buffered:
-            values[slot] = torch.empty_like(tensors[name], device="meta") if sizing else tensors[name]
+        values[self._slots[_DEVICE]] = device
+        for name, dtype in dtypes.items():
+            values[self._slots["dtype", name]] = dtype
+        for name in self.config.tensors:
+            tensor = tensors[f"data_{name}"]
+            values[self._slots[name]] = torch.empty_like(tensor, device="meta") if sizing else tensor
         for name, tensor in inputs.items():
             if name in self._slots:
                 values[self._slots[name]] = tensor
         for call in self._calls:
-            arguments, named = call.fixed, call.named
+            arguments = call.arguments.copy()
+            for place, get in call.references:
+                arguments[place] = get(values)
+            named = call.named | {name: get(values) for name, get in call.named_references}
             try:
-                if call.values or call.made:
-                    arguments = arguments.copy()
-                    for place, slot in call.values:
-                        arguments[place] = values[slot]
-                    for place, make in call.made:
-                        arguments[place] = make(values, device, dtypes)
-                if call.named_made:
-                    named = named | {name: make(values, device, dtypes) for name, make in call.named_made}
                 if multiple > 1 and call.even is not None and not sizing:
                     out = call.even(multiple, *arguments, **named)
                 else:
-                    out = call.function(*arguments, **named) if named else call.function(*arguments)
+                    out = call.function(*arguments, **named)
             except _FAULTS as error:
                 step = call.step
                 name, why = step.out[0] if step.out else step.op, first_line(error)
                 if "index out of range" in why:
                     why += "; if it is of a label, declare the number of labels as `classes` of that condition"
                 raise VelocityError(f"step {name} ({step.op}): {why}") from error
-            if call.single:
-                values[call.out[0]] = out
-            else:
-                for slot, result in zip(call.out, out, strict=True):
-                    values[slot] = result
+            for slot, result in zip(call.out, (out,) if call.step.single else out, strict=True):
+                values[slot] = result
             if sizing and not call.is_view:
-                held.update((slot, _bytes(values[slot])) for slot in call.out)
+                held.update((slot, getattr(values[slot], "nbytes", 0)) for slot in call.out)
                 if (total := sum(held.values())) > MAX_BYTES:
                     raise VelocityError(
                         f"step {call.step.out[0]} ({call.step.op}) would bring the program's results to "
@@ -258,46 +260,34 @@ class Stepwise(nn.Module):
         return tuple(values[slot] for slot in self._results)
 
 
-_Maker = Callable[[Sequence[Any], torch.device, Dtypes], Any]
-"""(values by slot, device of the inputs, dtypes to cast to) -> an argument."""
-
-
 class _Call:
-    """A step, ready to be run: what is known of its arguments before is not looked at again.
+    """A step, ready to be run.
 
     Attributes:
         step: the step.
-        single: whether it has one result.
+        arguments, named: its arguments, as far as they are the same in each call.
+        references, named_references: the places of the others, and functions from the values by slot to each of them.
         out, dead: the slots of its results, and of the values that no later step uses.
         is_view: whether its results are views of its arguments.
         even: the function in the form in which rows have the same bits in any number; None if it has none. Its first
             argument is the multiple to which rows of products are filled.
     """
 
-    def __init__(self, step: Step, dead: Sequence[str], slots: Mapping[str, int]) -> None:
-        self.step, self.single, self.function = step, step.single, operation(step.op)
+    def __init__(self, step: Step, dead: Sequence[str], slots: Slots) -> None:
+        self.step, self.function = step, operation(step.op)
         self.out, self.dead = [slots[name] for name in step.out], [slots[name] for name in dead]
         self.is_view = getattr(self.function, "is_view", False)
         make, of = _EVEN.get(step.op, (None, 0))
         self.even = None if make is None else make(self.function, of)
-        self.fixed: list[Any] = []
-        self.made: list[tuple[int, _Maker]] = []
-        self.values: list[tuple[int, int]] = []
-        for place, value in enumerate(step.args):
-            fixed, made = _argument(value, slots)
-            self.fixed.append(fixed)
-            if isinstance(made, int):
-                self.values.append((place, made))
-            elif made is not None:
-                self.made.append((place, made))
-        self.named: dict[str, Any] = {}
-        self.named_made: list[tuple[str, _Maker]] = []
-        for name, value in step.kwargs.items():
-            self.named[name], made = _argument(value, slots)
-            if made is not None:
-                self.named_made.append((name, _taken(made) if isinstance(made, int) else made))
-        if _is_placed(self.function):
-            self.named_made.append(("device", _device))
+        positional = [_argument(value, slots) for value in step.args]
+        named = {name: _argument(value, slots) for name, value in step.kwargs.items()}
+        schema = getattr(self.function, "_schema", None)
+        if schema and any(argument.name == "device" and argument.kwarg_only for argument in schema.arguments):
+            named["device"] = None, itemgetter(slots[_DEVICE])  # or it would choose one itself
+        self.arguments = [fixed for fixed, _ in positional]
+        self.references = [(place, get) for place, (_, get) in enumerate(positional) if get is not None]
+        self.named = {name: fixed for name, (fixed, _) in named.items()}
+        self.named_references = [(name, get) for name, (_, get) in named.items() if get is not None]
 
 
 def _multiplied(function: Callable[..., Tensor], place: int) -> Callable[..., Tensor]:
@@ -338,11 +328,11 @@ def _convolved(function: Callable[..., Tensor], dimensions: int) -> Callable[...
         if not _is_plain(x) or named or not x.numel() or x.ndim != dimensions + 2:
             return function(x, weight, *more, **named)
         bias, stride, padding, dilation, groups = (*more, *(None, 1, 0, 1, 1)[len(more) :])
-        lengths = [each if isinstance(each, list) else [each] for each in (padding, stride, dilation)]
-        lengths = [each * dimensions if len(each) == 1 else each for each in lengths]
+        lengths = [length if isinstance(length, list) else [length] for length in (padding, stride, dilation)]
+        lengths = [length * dimensions if len(length) == 1 else length for length in lengths]
         if dimensions == 1:
             x, weight = x.unsqueeze(2), weight.unsqueeze(2)
-            lengths = [[neutral, *each] for neutral, each in zip((0, 1, 1), lengths, strict=True)]
+            lengths = [[neutral, *length] for neutral, length in zip((0, 1, 1), lengths, strict=True)]
         v = torch.ops.aten.mkldnn_convolution.default(x.contiguous(), weight, bias, *lengths, groups)
         return v.squeeze(2) if dimensions == 1 else v
 
@@ -359,46 +349,22 @@ _EVEN: dict[str, tuple[Callable[..., Any], int]] = {
 """Operations whose bits depend on the number of rows -> how a form of them is made in which they do not."""
 
 
-def _is_placed(function: Any) -> bool:
-    """Whether a function makes a tensor on a device of its own choice unless it is told one."""
-    arguments = function._schema.arguments if hasattr(function, "_schema") else ()
-    return any(argument.name == "device" and argument.kwarg_only for argument in arguments)
-
-
-def _bytes(value: Any) -> int:
-    return value.nbytes if isinstance(value, Tensor) else 0
-
-
-def _device(values: Sequence[Any], device: torch.device, dtypes: Dtypes) -> torch.device:
-    return device
-
-
-def _taken(slot: int) -> _Maker:
-    return lambda values, device, dtypes: values[slot]
-
-
-def _argument(value: Any, slots: Mapping[str, int]) -> tuple[Any, _Maker | int | None]:
-    """Return an argument of a step, or None and how it is made: its slot, or a function."""
+def _argument(value: Any, slots: Slots) -> tuple[Any, Callable[[Sequence[Any]], Any] | None]:
+    """Return an argument that is the same in each call, or None and a function from the values by slot to it."""
     if isinstance(value, list | tuple):
         parts = [_argument(item, slots) for item in value]
-        if all(made is None for _, made in parts):
+        if all(get is None for _, get in parts):
             return [fixed for fixed, _ in parts], None
-        each = [(fixed, _taken(made) if isinstance(made, int) else made) for fixed, made in parts]
-        return None, lambda *known: [fixed if make is None else make(*known) for fixed, make in each]
+        return None, lambda values: [fixed if get is None else get(values) for fixed, get in parts]
     if not isinstance(value, dict):
         return value, None
     [(kind, content)] = value.items()
-    if kind == "value":
-        return None, slots[content]
-    if kind == "dtype":
-        return None, lambda values, device, dtypes: dtypes[content]
-    if kind == "format":
-        return _FORMATS[content], None
-    if kind == "number":
-        return _NUMBERS[content], None
     if kind == "complex":
         return complex(*content), None
-    return None, _device
+    if kind in _CONSTANTS:
+        return _CONSTANTS[kind][content], None
+    keys = {"value": content, "dtype": ("dtype", content), "device": _DEVICE}
+    return None, itemgetter(slots[keys[kind]])
 
 
 def names_in(value: Any) -> set[str]:
@@ -416,7 +382,7 @@ def names_in(value: Any) -> set[str]:
         return {content}
     if kind == "complex" and isinstance(content, list) and [type(part) for part in content] == [float, float]:
         return set()
-    names = {"dtype": CAST_DTYPES, "format": _FORMATS, "number": _NUMBERS}.get(kind, {})
+    names = {"dtype": CAST_DTYPES, **_CONSTANTS}.get(kind, {})
     if kind != "device" and not (isinstance(content, str) and content in names):
         raise ValueError(f"an argument is {str(value)[:80]}; use value, dtype, format, number, complex or device")
     return set()

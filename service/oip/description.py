@@ -110,14 +110,11 @@ def statistics(service: Service, name: str, version: int) -> ModelStatistics:
 def index(registry: Registry, only_ready: bool) -> list[IndexEntry]:
     """Return all versions of all models with their state."""
     entries: list[IndexEntry] = []
-    for name in registry.names():
-        entry = registry.describe(name)
-        ready = {served["version"] for served in entry["served"]}
-        faults = {fault["version"]: fault["reason"] for fault in entry["unavailable"]}
-        for version in entry["versions"] or [version or 0 for version in faults]:
-            reason = faults.get(version or None, "")
-            state = "READY" if version in ready else "UNAVAILABLE"
+    for entry in registry.entries():
+        for version in entry.versions or entry.broken:
+            fault, state = entry.broken.get(version), "READY" if entry.state(version).answers else "UNAVAILABLE"
+            reason = "" if fault is None else fault.reason
             if state != "READY" and not reason:
-                state, reason = ("LOADING", "") if entry["status"] == "loading" else (state, UNTRIED)
-            entries.append({"name": name, "version": str(version), "state": state, "reason": reason})
+                state, reason = ("LOADING", "") if entry.pending else (state, UNTRIED)
+            entries.append({"name": entry.name, "version": str(version), "state": state, "reason": reason})
     return [entry for entry in entries if entry["state"] == "READY" or not only_ready]

@@ -111,14 +111,14 @@ async def statistics_of_all(request: Request) -> Statistics:
 async def metadata(request: Request, name: str, version: int | None) -> ModelMetadata:
     """Return inputs and outputs, loading the model if needed."""
     service = service_of(request)
-    async with service.lease(name, version) as model:
-        return description.metadata(model, service.registry.describe(name)["versions"])
+    with await service.lease(name, version) as model:
+        return description.metadata(model, list(service.registry.entry(name).versions))
 
 
 @_read_of_model("/config", "Configuration")
 async def config(request: Request, name: str, version: int | None) -> ModelConfig:
     """Return inputs and outputs as a configuration of Triton, loading the model if needed."""
-    async with service_of(request).lease(name, version) as model:
+    with await service_of(request).lease(name, version) as model:
         return description.configuration(model)
 
 
@@ -127,7 +127,7 @@ async def statistics(request: Request, name: str, version: int | None) -> Statis
     """Return counts and times of a model, all versions together, as Triton's tools read them."""
     await ready(request, name, version)
     service = service_of(request)
-    named = version if version is not None else service.registry.describe(name)["serving"]
+    named = version if version is not None else service.registry.entry(name).current or 0
     return {"model_stats": [description.statistics(service, name, named)]}
 
 

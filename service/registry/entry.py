@@ -1,7 +1,7 @@
 """The registry's entry of one model: its versions on disk and in memory, and why others cannot be served."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -33,13 +33,13 @@ class LoadFault:
         again_at: when it may be tried again, by the registry's clock.
         transient: whether the cause is outside the files (disk, permissions, memory, the engine), so that the
             same files may load later. Other faults stay until the files change.
-        tries: consecutive failures; each transient one doubles the wait.
+        wait_s: seconds until then; each consecutive transient fault doubles them.
     """
 
     reason: str
     again_at: float
     transient: bool = False
-    tries: int = 1
+    wait_s: float = RETRY_S
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,10 @@ class VersionState:
     fault: LoadFault | None = None
     signature: Signature | None = None
 
-    def measured(self) -> dict[str, Any]:
-        """Return what may change while the version is in memory; see `ModelVersion.measured`."""
-        return {} if self.model is None else self.model.measured()
+    @property
+    def answers(self) -> bool:
+        """Whether requests for it are answered, though it may have to be loaded again first."""
+        return self.model is not None or (self.facts is not None and self.fault is None)
 
 
 @dataclass(frozen=True)
@@ -85,30 +86,27 @@ class ModelEntry:
 
     def with_state(self, version: int, **changes: Any) -> Self:
         """With these members of a version's state."""
+        if (model := changes.get("model")) is not None:
+            changes["facts"] = model.summary(), model.describe()
         return replace(self, states={**self.states, version: replace(self.state(version), **changes)})
-
-    def with_model(self, model: ModelVersion) -> Self:
-        """With a version in memory."""
-        facts = model.summary(), model.describe()
-        return self.with_state(model.version, model=model, facts=facts)
 
     def with_fault(self, version: int, reason: str, now: float, transient: bool = False) -> Self:
         """With a fault; each consecutive transient one waits longer."""
-        before = self.state(version).fault
-        tries = before.tries + 1 if transient and before is not None and before.transient else 1
-        wait = min(RETRY_S * 2.0 ** min(tries - 1, 16), _LONGEST_S)
-        return self.with_state(version, fault=LoadFault(reason, now + wait, transient, tries))
+        before, wait_s = self.state(version).fault, RETRY_S
+        if transient and before is not None and before.transient:
+            wait_s = min(2 * before.wait_s, _LONGEST_S)
+        return self.with_state(version, fault=LoadFault(reason, now + wait_s, transient, wait_s))
+
+    def with_versions(self, versions: Collection[int], stays: int | None = None) -> Self:
+        """With these versions on disk; the states of others are forgotten, except of one that `stays` in memory."""
+        states = {v: state for v, state in self.states.items() if v in versions or v == stays}
+        current = self.current if self.current in versions or self.current == stays else None
+        return replace(self, versions=tuple(versions), current=current, states=states)
 
     def untried(self, version: int) -> Self:
         """As if a version had never been tried."""
         states = {v: state for v, state in self.states.items() if v != version}
         return replace(self, current=None if self.current == version else self.current, states=states)
-
-    def with_versions(self, versions: tuple[int, ...], stays: int | None = None) -> Self:
-        """With these versions on disk; others are forgotten, except one that `stays` in memory."""
-        states = {v: state for v, state in self.states.items() if v in versions or v == stays}
-        current = self.current if self.current in versions or self.current == stays else None
-        return replace(self, versions=versions, current=current, states=states)
 
     @cached_property
     def loaded(self) -> dict[int, ModelVersion]:
@@ -136,12 +134,17 @@ class ModelEntry:
         current = self.current
         return None if current is None else max((v for v in self.broken if v > current), default=None)
 
+    def find(self, version: int | None) -> ModelVersion | None:
+        """Return a version, or with None the current one, if it is in memory."""
+        number = self.current if version is None else version
+        return None if number is None else self.loaded.get(number)
+
     def can_load(self, version: int | None, now: float) -> bool:
         """Whether a version is not in memory but could be: it is untried, or due for another try."""
         if version is None and self.current is None:
             return self.pending or any(fault.again_at <= now for fault in self.broken.values())
         number = self.current if version is None else version
-        fault = self.broken.get(FOLDER if number is None or number not in self.broken else number)
+        fault = self.broken.get(number or FOLDER) or self.broken.get(FOLDER)
         exists = number in self.versions or (FOLDER in self.broken and not self.versions)
         return exists and number not in self.loaded and (fault is None or fault.again_at <= now)
 
@@ -166,9 +169,10 @@ class ModelEntry:
             "fallback_from": self.fallback_from,
             "versions": list(self.versions),
             "served": [
-                {**state.facts[1], "loaded": state.model is not None, **state.measured()}
+                {**state.facts[1], "loaded": state.model is not None}
+                | ({} if state.model is None else state.model.measured())
                 for _, state in newest_first
-                if state.facts is not None and (state.model is not None or state.fault is None)
+                if state.facts is not None and state.answers
             ],
             "unavailable": [
                 {"version": v or None, "reason": state.fault.reason}
@@ -180,8 +184,7 @@ class ModelEntry:
     def absent(self, version: int | None, now: float) -> ProblemError:
         """The error for a request for an unavailable version."""
         at = version if version is not None else max(self.broken, default=FOLDER)
-        if at not in self.broken and FOLDER in self.broken:
-            at = FOLDER
+        at = at if at in self.broken else FOLDER
         fault = self.broken.get(at)
         if fault is None and version is not None and version not in self.versions:
             return ProblemError(
@@ -192,8 +195,7 @@ class ModelEntry:
         if fault is None or (version is None and self.pending):
             detail = f"model {self.name!r} is being loaded; try again in a few seconds"
             return ProblemError(Kind.NOT_READY, detail, retry_after_s=2)
-        which = f"model {self.name!r}" + (f" version {at}" if at else "")
-        detail = f"{which} cannot be served: {fault.reason}"
+        detail = f"model {self.name!r}{f' version {at}' if at else ''} cannot be served: {fault.reason}"
         if not fault.transient:
             return ProblemError(Kind.BROKEN_MODEL, detail)
         wait = max(1, math.ceil(fault.again_at - now))
@@ -217,14 +219,13 @@ class Changes:
             before, after: the entries by name.
             again: whether a refusal for the same reason as before counts too.
         """
-        was = {(name, v): state for name, entry in before.items() for v, state in entry.states.items()}
-        now = {(name, v): state for name, entry in after.items() for v, state in entry.states.items()}
-        loaded_before = {key for key, state in was.items() if state.model is not None}
-        loaded = {key for key, state in now.items() if state.model is not None}
-        reasons = {} if again else {key: state.fault.reason for key, state in was.items() if state.fault is not None}
+        loaded_before = {(name, v) for name, entry in before.items() for v in entry.loaded}
+        loaded = {(name, v) for name, entry in after.items() for v in entry.loaded}
+        reasons = {(name, v): fault.reason for name, entry in before.items() for v, fault in entry.broken.items()}
         refused = [
-            (*key, state.fault.reason)
-            for key, state in sorted(now.items())
-            if state.fault is not None and state.fault.reason != reasons.get(key)
+            (name, v, fault.reason)
+            for name, entry in sorted(after.items())
+            for v, fault in sorted(entry.broken.items())
+            if again or fault.reason != reasons.get((name, v))
         ]
         return cls(sorted(loaded - loaded_before), sorted(loaded_before - loaded), refused)

@@ -5,16 +5,13 @@ import math
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from service.errors import Kind, ProblemError, shutting_down
 from service.registry.lease import Lease
-from service.registry.version import ModelVersion
 
 MAX_LOADS = 64
 """Maximum number of loads (versions, operations or sizes of them) that requests wait for, shared by the models."""
@@ -25,24 +22,29 @@ Key = tuple[str, *tuple[Hashable, ...]]
 """What is loaded: the name of a model, and which part of it."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Load:
-    """A load that requests wait for.
+    """A call in the thread, and the futures of those who wait for it; with a key, its result makes one for each."""
 
-    Attributes:
-        lease: its result, an extra lease that keeps the version until every waiting request has its own.
-        ended: set on the event loop.
-        waiting: number of waiting requests.
-    """
+    call: Callable[[], Any]
+    waiting: list[Future[Any]]
+    key: Key | None = None
+    started: bool = False
 
-    lease: Future[Lease]
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    waiting: int = 0
+    @property
+    def abandoned(self) -> bool:
+        """Whether it has not started and nobody waits for it any more."""
+        return not self.started and all(future.cancelled() for future in self.waiting)
 
-    def release(self) -> None:
-        """Return its lease, if it has one."""
-        if not self.lease.cancelled() and self.lease.exception() is None:
-            self.lease.result().release()
+    def end(self, result: Any = None, error: BaseException | None = None) -> None:
+        """Tell those who wait."""
+        for future in self.waiting:
+            if not future.set_running_or_notify_cancel():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result if self.key is None else result())
 
 
 class Loads:
@@ -53,60 +55,32 @@ class Loads:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "pathline-loading")
-        self._lock = threading.Lock()
-        self._queues: OrderedDict[str, deque[tuple[Future[Any], Callable[[], Any]]]] = OrderedDict()
-        self._shared: dict[Key, _Load] = {}  # used on the event loop
+        self._lock = threading.Lock()  # of all that follows
+        self._queues: OrderedDict[str, deque[_Load]] = OrderedDict()
+        self._shared: dict[Key, _Load] = {}  # queued or running
         self._load_s = 1.0  # estimated seconds of a load
 
-    def __len__(self) -> int:
-        """Return the number of loads that requests wait for."""
-        return len(self._shared)
+    def waiting(self) -> list[Key]:
+        """Return the loads that requests wait for."""
+        with self._lock:
+            self._shared = {key: load for key, load in self._shared.items() if not load.abandoned}
+            return list(self._shared)
 
     def run(self, name: str, call: Callable[[], T]) -> Future[T]:
-        """Queue a call for a model in the thread; the future is cancelled if the thread is closed."""
+        """Queue a call for a model; its future has a 503 once the thread is closed."""
         future: Future[T] = Future()
-        try:
-            with self._lock:
-                self._pool.submit(self._run_next)
-                self._queues.setdefault(name, deque()).append((future, call))
-        except RuntimeError:  # the thread was closed
-            future.cancel()
+        with self._lock:
+            self._add(name, _Load(call, [future]))
         return future
 
-    def close(self) -> None:
-        """Start no more calls: waiting requests fail, and a running load is not waited for."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        with self._lock:
-            queues, self._queues = self._queues, OrderedDict()
-        for future, _ in chain.from_iterable(queues.values()):
-            future.cancel()
-
-    def _run_next(self) -> None:
-        with self._lock:
-            if not self._queues:
-                return
-            name, queue = self._queues.popitem(last=False)
-            future, call = queue.popleft()
-            if queue:
-                self._queues[name] = queue  # behind the others
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    @asynccontextmanager
-    async def once(
-        self, key: Key, load: Callable[[], Lease], deadline: float, late: str
-    ) -> AsyncIterator[ModelVersion]:
-        """Load a version, or a part of it, once for all requests that wait for it; it stays in memory for the block.
+    async def lease(self, key: Key, load: Callable[[], Callable[[], Lease | None]], deadline: float, late: str) -> Any:
+        """Load a version, or a part of it, once for all requests that wait for it.
 
         A running load continues if its requests give up; a queued one is dropped once no request waits.
 
         Args:
             key: equal for requests that wait for the same load; begins with the name of the model.
-            load: called in the thread; returns a lease of the loaded version.
+            load: called in the thread; returns what makes a lease for each request, before anything is unloaded.
             deadline: end of the wait, in `time.monotonic`.
             late: message of the problem at the deadline.
 
@@ -114,58 +88,72 @@ class Loads:
             ProblemError: 429 if too many loads are pending, 504 at the deadline, 503 at shutdown. Errors of `load` pass
                 through.
         """
-        shared = self._shared.get(key) or self._begin(key, load)
-        shared.waiting += 1
+        future = self._wait_for(key, load)
         try:
-            try:
-                async with asyncio.timeout(None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())):
-                    await shared.ended.wait()
-            except TimeoutError:
+            async with asyncio.timeout(None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())):
+                return await asyncio.wrap_future(future)
+        except BaseException as error:
+            if not future.cancel():  # its lease has come, or is about to
+                future.add_done_callback(_return)
+            if isinstance(error, TimeoutError):
                 raise ProblemError(Kind.DEADLINE, late) from None
-            if shared.lease.cancelled():
-                raise shutting_down()
-            yield shared.lease.result().model
-        finally:
-            shared.waiting -= 1
-            if not shared.waiting:
-                if shared.ended.is_set():
-                    shared.release()
-                elif shared.lease.cancel():  # it had not started, and no request waits for it any more
-                    self._forget(key, shared)
+            raise
 
-    def _begin(self, key: Key, load: Callable[[], Lease]) -> _Load:
-        names = [name for name, *_ in self._shared]
-        if (own := names.count(key[0])) >= MAX_LOADS / len({*names, key[0]}):
-            wait = max(1, math.ceil(len(self) * self._load_s))
-            detail = (
-                f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded; try again in {wait} s"
-            )
-            raise ProblemError(Kind.OVERLOADED, detail, retry_after_s=wait)
+    def _wait_for(self, key: Key, load: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        names = [name for name, *_ in self.waiting()]
+        with self._lock:
+            if key in self._shared:
+                self._shared[key].waiting.append(future)
+                return future
+            if (own := names.count(key[0])) >= MAX_LOADS / len({*names, key[0]}):
+                wait = max(1, math.ceil(len(names) * self._load_s))
+                what = f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded"
+                raise ProblemError(Kind.OVERLOADED, f"{what}; try again in {wait} s", retry_after_s=wait)
+            self._shared[key] = shared = _Load(load, [future], key)
+            self._add(key[0], shared)
+        return future
 
-        def timed() -> Lease:
-            begun = time.monotonic()
-            lease = load()
-            self._load_s += (time.monotonic() - begun - self._load_s) / 4
-            return lease
+    def _add(self, name: str, load: _Load) -> None:
+        try:
+            self._pool.submit(self._run_next)
+            self._queues.setdefault(name, deque()).append(load)
+        except RuntimeError:  # the thread was closed
+            load.end(error=shutting_down())
 
-        shared = self._shared[key] = _Load(self.run(key[0], timed))
-        loop = asyncio.get_running_loop()
+    def close(self) -> None:
+        """Start no more calls: waiting requests fail, and a running load is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            queued = [load for queue in self._queues.values() for load in queue]
+            self._queues.clear()
+        for load in queued:
+            load.end(error=shutting_down())
 
-        def end() -> None:
-            self._forget(key, shared)
-            shared.ended.set()
-            if not shared.waiting:
-                shared.release()
+    def _run_next(self) -> None:
+        with self._lock:
+            if not self._queues:
+                return
+            name, queue = self._queues.popitem(last=False)
+            load = queue.popleft()
+            if queue:
+                self._queues[name] = queue  # behind the others
+            if load.abandoned:
+                return
+            load.started = True
+        begun, result, failure = time.monotonic(), None, None
+        try:
+            result = load.call()
+        except BaseException as error:
+            failure = error
+        with self._lock:
+            if load.key is not None:
+                del self._shared[load.key]
+                self._load_s += (time.monotonic() - begun - self._load_s) / 4
+        load.end(result, failure)
 
-        def tell(_: Future[Lease]) -> None:
-            try:
-                loop.call_soon_threadsafe(end)
-            except RuntimeError:  # the loop is closed, so no request waits
-                shared.release()
 
-        shared.lease.add_done_callback(tell)
-        return shared
-
-    def _forget(self, key: Key, load: _Load) -> None:
-        if self._shared.get(key) is load:
-            del self._shared[key]
+def _return(future: Future[Lease | None]) -> None:
+    """Return the lease of a request that has given up."""
+    if future.exception() is None and (lease := future.result()) is not None:
+        lease.release()

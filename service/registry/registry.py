@@ -13,10 +13,11 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -24,18 +25,17 @@ from engine.engine import Engine
 from engine.job import SAMPLE, Draining, Operation, Sizes
 from models.checkpoint.card import CheckpointError, UnreadableCheckpoint, read_card
 from models.checkpoint.plans import tuned_plans
+from models.messages import first_line
 from models.repository import Repository, RepositoryError, Signature, UnknownModel
 from service.errors import Kind, ProblemError, invalid, shutting_down
 from service.metrics import Metrics
 from service.registry.entry import FOLDER, Changes, ModelEntry
 from service.registry.lease import Lease, Memory
 from service.registry.loading import Loads
-from service.registry.version import ModelVersion, PlansFile, load_version
+from service.registry.version import ModelVersion, load_version
 from service.settings import Settings, StartError
 
 _log = logging.getLogger("pathline")
-
-T = TypeVar("T")
 
 _ALL = ""
 """Whose turn it is in the loading thread while all models are refreshed, in place of a model's name."""
@@ -51,6 +51,7 @@ class Registry:
     """All models of a repository. A version that cannot be loaded is recorded with its reason and blocks no other.
 
     Attributes:
+        repository: the folder of the models.
         complete: whether every model has been tried once, so that a model without an answering version has a reason.
     """
 
@@ -64,15 +65,15 @@ class Registry:
         """Check that the repository can be read; raise a StartError if not."""
         self._settings, self._engine, self._clock = settings, engine, clock
         self._metrics = Metrics() if metrics is None else metrics
-        self._repository = Repository(settings.models_dir)
-        self._memory = Memory(settings.max_model_bytes, settings.max_old_versions)
+        self.repository = Repository(settings.models_dir)
+        self._memory = Memory(settings.max_model_bytes, settings.max_old_versions, self._forget)
         self._table: dict[str, ModelEntry] = {}  # replaced, never changed
         self._passed_over: list[tuple[str, str]] = []
         self._retried: set[str] = set()  # models with a better version about to be retried
         self._loads, self._closed = Loads(), False
         self.complete = False
         try:
-            self._repository.names()
+            self.repository.names()
         except RepositoryError as error:
             raise StartError(f"{error}; set PATHLINE_MODELS_DIR or run `make models`") from None
 
@@ -83,7 +84,7 @@ class Registry:
         self._loads.run(_ALL, self._scan).result()
         if self._table:
             return
-        what = f"the model repository {self._repository.root}"
+        what = f"the model repository {self.repository.root}"
         if not self._passed_over:
             raise StartError(f"{what} is empty; run `make models`, or set PATHLINE_MODELS_DIR")
         named = "; ".join(f"{path}: {reason}" for path, reason in self._passed_over[:_MAX_NAMED])
@@ -101,8 +102,7 @@ class Registry:
         if not self.current():
             broken = self.broken().items()
             faults = [f"{name}/{v}: {why}" if v else why for name, reasons in broken for v, why in reasons.items()]
-            root = self._repository.root
-            raise StartError(f"no model in {root} can be loaded: {'; '.join(faults)}")
+            raise StartError(f"no model in {self.repository.root} can be loaded: {'; '.join(faults)}")
 
     def close(self) -> None:
         """Stop loading: requests that wait for a load fail, and a running load is not waited for."""
@@ -111,51 +111,29 @@ class Registry:
 
     # Reading the entries.
 
-    def names(self) -> list[str]:
-        """Return the names of all models, served or broken."""
-        return sorted(self._table)
+    def entries(self) -> list[ModelEntry]:
+        """Return the entries of all models, served or broken, by name."""
+        return [entry for _, entry in sorted(self._table.items())]
 
     def current(self) -> list[tuple[str, int]]:
         """Return (name, version) of each model's current version."""
-        return [(name, entry.current) for name, entry in sorted(self._table.items()) if entry.current is not None]
-
-    def loaded(self) -> list[ModelVersion]:
-        """Return every version that can be leased without loading it."""
-        return [model for entry in self._table.values() for model in entry.loaded.values()]
+        return [(entry.name, entry.current) for entry in self.entries() if entry.current is not None]
 
     def broken(self) -> dict[str, dict[int, str]]:
         """Return name -> version -> why it cannot be loaded; version 0 means a folder that cannot be read."""
-        entries = self._table.items()
-        return {name: {v: fault.reason for v, fault in entry.broken.items()} for name, entry in entries if entry.broken}
+        return {e.name: {v: fault.reason for v, fault in e.broken.items()} for e in self.entries() if e.broken}
 
     def pending(self) -> list[str]:
         """Return the names of models without an answering version yet, but with an untried one."""
-        return [name for name, entry in sorted(self._table.items()) if entry.pending]
-
-    def training(self) -> list[tuple[str, float | None]]:
-        """Return the models being trained into the repository, and the seconds that this will take, if known."""
-        return self._repository.training()
+        return [entry.name for entry in self.entries() if entry.pending]
 
     def passed_over(self) -> dict[str, Any]:
         """Return the members of ``GET /v1/models`` about entries of the repository that are not models."""
         shown = [{"path": path, "reason": reason} for path, reason in self._passed_over[:MAX_PASSED_OVER]]
         return {"passed_over": shown, "more_passed_over": len(self._passed_over) - len(shown)}
 
-    def summary(self, name: str) -> dict[str, Any]:
-        """Return the line of ``GET /v1/models`` about a model of `names`."""
-        return (self._table.get(name) or ModelEntry(name)).summary()
-
-    def describe(self, name: str) -> dict[str, Any]:
-        """Return the response of ``GET /v1/models/{name}``; a 404 for an unknown name."""
-        return self._entry(name).describe()
-
-    def check_ready(self, name: str, version: int | None = None) -> None:
-        """Raise a 404 or 503 if a model cannot be leased; a version that must be loaded first can."""
-        entry, model = self._find(name, version)
-        if model is None and entry.pending:
-            raise entry.absent(None, self._clock())
-
-    def _entry(self, name: str) -> ModelEntry:
+    def entry(self, name: str) -> ModelEntry:
+        """Return the entry of a model; raise a 404 for an unknown name."""
         entry = self._table.get(name)
         if entry is None:
             available = sorted(self._table)
@@ -163,33 +141,56 @@ class Registry:
             raise ProblemError(Kind.UNKNOWN_MODEL, detail, available=available)
         return entry
 
-    def _find(self, name: str, version: int | None) -> tuple[ModelEntry, ModelVersion | None]:
-        """Return the entry of a model, and a version of it (None for the current one) if that is in memory."""
-        entry = self._table[name] if name in self._table else self._entry(name)
-        number = entry.current if version is None else version
-        model = None if number is None else entry.loaded.get(number)
+    def check_ready(self, name: str, version: int | None = None) -> None:
+        """Raise a 404 or 503 if a model cannot be leased; a version that must be loaded first can."""
+        if self._find(name, version) is None and (entry := self.entry(name)).pending:
+            raise entry.absent(None, self._clock())
+
+    def _find(self, name: str, version: int | None) -> ModelVersion | None:
+        """Return a version, or with None the current one, if it is in memory; an error if it cannot be loaded."""
+        entry = self._table.get(name) or self.entry(name)
+        model = entry.find(version)
         if model is None and not entry.can_load(version, now := self._clock()):
             raise entry.absent(version, now)
-        return entry, model
+        return model
 
-    # Leases.
+    # For requests.
 
-    def lease(self, name: str, version: int | None = None, deadline: float = math.inf) -> Lease:
-        """Return a lease of a model, or of one of its versions, to be filled; see `Lease`."""
-        return Lease(self._fill, self._acquire, name, version, deadline)
+    async def lease(self, name: str, version: int | None = None, deadline: float = math.inf) -> Lease:
+        """Return a lease of a model, or of one of its versions, which is loaded off the event loop if needed.
 
-    def _fill(self, lease: Lease) -> bool:
-        """Fill a lease with a version in memory; False if it must be loaded first. Errors as in `Lease.acquire`."""
-        _, model = self._find(lease.name, lease.version)
-        return model is not None and self._give(lease, model)
+        If no version is requested and the current one can no longer be loaded, the next lower one is leased.
 
-    async def _acquire(self, lease: Lease) -> None:
-        """Fill a lease, loading the version once for all requests that wait for it. Errors as in `Lease.acquire`."""
-        name, version = lease.name, lease.version
+        Args:
+            name, version: of the model; None for its current version.
+            deadline: end of the wait for loading, in `time.monotonic`.
+
+        Raises:
+            ProblemError: 404 for an unknown name or version, 503 for one that cannot be loaded, 429 if too many loads
+                are pending or too many old versions in use, 504 at the deadline.
+        """
+        model = self._find(name, version)
+        if model is not None and (lease := self._leased(model, version)) is not None:
+            return lease
         late = f"model {name!r} was still loading when timeout_s ended; try again, or raise timeout_s"
-        load = partial(self._load, name, version)
-        async with self._loads.once((name, version), load, lease.deadline, late) as model:
-            self._give(lease, model)
+        return await self._loads.lease((name, version), partial(self._load, name, version), deadline, late)
+
+    def _leased(self, model: ModelVersion, version: int | None) -> Lease | None:
+        """Return a lease for a request for a version, or with None the current one; None if the model is gone.
+
+        If it answers in place of a better version that is due for another try, that is tried.
+        """
+        now, entry = self._clock(), self._table.get(model.name) or ModelEntry(model.name)
+        model.leases.used = now
+        model.leases.pinned |= version not in (None, entry.current)
+        better = entry.fallback_from
+        if better is None or version is not None or entry.current != model.version:
+            return Lease.of(model)
+        if entry.name not in self._retried and entry.broken[better].again_at <= now:
+            self._retried.add(entry.name)
+            refreshed = self._loads.run(entry.name, partial(self._refresh, entry.name))
+            refreshed.add_done_callback(lambda _: self._retried.discard(entry.name))
+        return Lease.of(model, better)
 
     async def ready(self, model: ModelVersion, operation: Operation, deadline: float, sizes: Sizes = ()) -> bool:
         """Prepare an operation of a leased version, once for all waiting requests; usually it is ready already.
@@ -203,29 +204,15 @@ class Registry:
         Raises:
             ProblemError: 422 for a network without derivatives, 500 if memory runs out, 429, 503, 504.
         """
-        key = (model.name, model.version, operation, *((sizes,) if sizes else ()))
+        key = model.name, model.version, operation, sizes
         if (arena := self._engine.prepared(*key)) is None:
             late = (
                 f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
             )
-            async with self._loads.once(key, partial(self._prepare, model, operation, sizes), deadline, late):
-                arena = self._engine.prepared(*key)
+            await self._loads.lease(key, partial(self._prepare, model, operation, sizes), deadline, late)
+            arena = self._engine.prepared(*key)
         assert arena is not None  # noqa: S101  (prepared, and the caller's lease keeps it)
         return model.deterministic and arena.deterministic
-
-    def _give(self, lease: Lease, model: ModelVersion) -> bool:
-        """Fill a lease with a version that answers according to its entry; False if it is gone."""
-        now, entry = self._clock(), self._table.get(model.name) or ModelEntry(model.name)
-        model.leases.used = now
-        model.leases.pinned |= lease.version not in (None, entry.current)
-        better = entry.fallback_from
-        if better is None or lease.version is not None or entry.current != model.version:
-            return lease.take(model)
-        if entry.name not in self._retried and entry.broken[better].again_at <= now:
-            self._retried.add(entry.name)
-            refreshed = self._loads.run(entry.name, partial(self._refresh, entry.name))
-            refreshed.add_done_callback(lambda _: self._retried.discard(entry.name))
-        return lease.take(model, better)
 
     # For the administrator and the watch.
 
@@ -236,7 +223,7 @@ class Registry:
         """
 
         def unload() -> list[int]:
-            models = self._entry(name).loaded
+            models = self.entry(name).loaded
             for model in models.values():
                 self._forget(model)
             return sorted(models)
@@ -256,30 +243,19 @@ class Registry:
             RepositoryError: the repository cannot be read; nothing changes then.
         """
         before = self._table
-        for name in self._wait(self._scan) or ():
-            try:
-                self._wait(partial(self._refresh, name, retry_failed))
-            except Exception as error:  # a fault in one model must not keep the others from being refreshed
-                _log.exception("refreshing model %s failed", name)
-                message = f"{type(error).__name__}: {error}".splitlines()[0]
-                self._wait(partial(self._refuse, name, FOLDER, message, transient=True))
-        self.complete = self.complete or not self._closed
+        with suppress(ProblemError):  # the registry is closed meanwhile
+            for name in self._loads.run(_ALL, self._scan).result():
+                self._loads.run(_ALL, partial(self._refresh, name, retry_failed)).result()
+            self.complete = True
         return Changes.between(before, self._table, again=retry_failed)
-
-    def _wait(self, call: Callable[[], T]) -> T | None:
-        """Return the result of a call in the loading thread, or None while the registry closes."""
-        try:
-            return self._loads.run(_ALL, call).result()
-        except CancelledError:
-            return None
 
     # In the thread that loads: entries.
 
     def _scan(self) -> list[str]:
         """List the models, so that their names are known before the first is loaded."""
-        names = self._repository.names()
+        names = self.repository.names()
         before = self._passed_over
-        self._passed_over = [(self._repository.within(path), why) for path, why in self._repository.passed_over()]
+        self._passed_over = [(self.repository.within(path), why) for path, why in self.repository.passed_over()]
         new = [odd for odd in self._passed_over if odd not in before]
         for path, reason in new[:MAX_PASSED_OVER]:
             _log.warning("%s: %s", path, reason)
@@ -296,7 +272,7 @@ class Registry:
         """Update the versions on disk; the current one stays until another takes its place."""
         entry = self._table.get(name) or ModelEntry(name)
         try:
-            versions = tuple(sorted(self._repository.versions(name)))
+            versions = tuple(self.repository.versions(name))
         except UnknownModel:
             versions = ()
         except RepositoryError as error:
@@ -306,17 +282,25 @@ class Registry:
         return versions
 
     def _refresh(self, name: str, retry_failed: bool = False, load: bool = False) -> None:
-        """Bring one model up to date; with `load`, also load its current version."""
-        versions = () if self._closed else self._read_versions(name)
-        if not versions:
+        """Bring one model up to date; with `load`, also load its current version. A fault in it stops no other."""
+        if self._closed:
             return
+        try:
+            if versions := self._read_versions(name):
+                self._choose(name, versions, retry_failed, load)
+        except Exception as error:
+            _log.exception("refreshing model %s failed", name)
+            self._refuse(name, FOLDER, _in_words(error), transient=True)
+
+    def _choose(self, name: str, versions: tuple[int, ...], retry_failed: bool, load: bool) -> None:
+        """Let the highest version that can be loaded answer; the one before it is unloaded unless it was requested."""
         for version in versions:
             self._put(self._compared(self._table[name], version, retry_failed))
             self._refresh_plans(name, version)
         before = self._table[name].current
         current = next((version for version in reversed(versions) if self._answers(name, version, load)), None)
         self._put(replace(self._table[name], current=current).with_versions(versions))
-        replaced = self._table[name].loaded.get(before) if before is not None and before != current else None
+        replaced = None if before == current else self._table[name].loaded.get(before or FOLDER)
         if replaced is not None and not replaced.leases.pinned:
             self._forget(replaced)
 
@@ -329,7 +313,7 @@ class Registry:
         if state.signature is None:
             return entry
         try:
-            signature = self._repository.signature(entry.name, version)
+            signature = self.repository.signature(entry.name, version)
         except (RepositoryError, LookupError) as error:
             reason = f"{self._reason(error)}; the loaded version stays in use"
             return entry if model is None else entry.with_fault(version, reason, now)
@@ -353,7 +337,7 @@ class Registry:
         if [file and file[1] for file in before] != [file and file[1] for file in now]:
             return False
         try:
-            card = read_card(self._repository.resolve(model.name, model.version))
+            card = read_card(self.repository.resolve(model.name, model.version))
         except CheckpointError:
             return False
         return card.card_sha256 == model.card.card_sha256
@@ -361,16 +345,14 @@ class Registry:
     def _refresh_plans(self, name: str, version: int) -> None:
         """Reload the tuned plans of a loaded version if the file has changed."""
         model = self._table[name].loaded.get(version)
-        signature = self._repository.plans_signature(name, version)
-        if model is None or signature == model.plans_file.signature:
+        signature = self.repository.plans_signature(name, version)
+        if model is None or signature == model.plans_signature:
             return
-        folder = self._repository.resolve(name, version)
-        model = replace(
-            model, plans_file=PlansFile.of(folder, *tuned_plans(folder, model.card.weights_sha256), signature)
-        )
-        self._memory.add(model)
-        self._put(self._table[name].with_model(model))
-        _log.info("model %s version %d: tuned plans are now %s", name, version, model.plans_file.describe()["tuned"])
+        plans = tuned_plans(self.repository.resolve(name, version), model.card.weights_sha256)
+        self._memory.add(model := model.with_plans(*plans, signature))
+        self._put(self._table[name].with_state(version, model=model))
+        texts = [] if model.plans is None else model.plans.texts
+        _log.info("model %s version %d: tuned plans are now %s", name, version, texts)
 
     def _answers(self, name: str, version: int, load: bool) -> bool:
         """Whether a version is in memory or can be; an untried version is loaded to find out."""
@@ -394,7 +376,7 @@ class Registry:
 
     def _reason(self, error: object) -> str:
         """Return the text of an error without the repository's path, which clients need not know."""
-        return str(error).replace(f"{self._repository.root}/", "")
+        return str(error).replace(f"{self.repository.root}/", "")
 
     def _forget(self, model: ModelVersion) -> None:
         """Stop leasing a version; it is loaded again on request."""
@@ -406,8 +388,8 @@ class Registry:
         """Replace the entry of a model, retire versions no longer in it, and report the changes."""
         name = entry.name
         before = self._table.get(name) or ModelEntry(name)
-        table = {other: table for other, table in self._table.items() if other != name}
-        self._table = {**table, name: entry} if entry.versions or entry.broken else table
+        others = {other: each for other, each in self._table.items() if other != name}
+        self._table = {**others, name: entry} if entry.versions or entry.broken else others
         changes = Changes.between({name: before}, {name: entry})
         for _, version in changes.loaded:
             self._metrics.model_is_loaded(name, version, True, entry.loaded[version].path)
@@ -427,22 +409,17 @@ class Registry:
 
     # In the thread that loads: versions.
 
-    def _load(self, name: str, version: int | None) -> Lease:
-        """Return a lease of a version, loading it if needed."""
-        _, model = self._find(name, version)
-        if model is None:
+    def _load(self, name: str, version: int | None) -> Callable[[], Lease | None]:
+        """Load a version if needed; return what leases it."""
+        if (model := self._find(name, version)) is None:
             self._refresh(name, load=version is None)
-            entry = self._entry(name)
+            entry = self.entry(name)
             if version in entry.versions and entry.can_load(version, self._clock()):
-                self._try(name, version, by_number=(name, version) not in self.current())
-            entry = self._entry(name)
-            number = entry.current if version is None else version
-            model = None if number is None else entry.loaded.get(number)
-            if model is None:
+                self._try(name, version, by_number=version != entry.current)
+                entry = self.entry(name)
+            if (model := entry.find(version)) is None:
                 raise entry.absent(version, self._clock())
-        lease = self.lease(name, version)
-        lease.take(model)  # it is in the entries, and only this thread removes it
-        return lease
+        return partial(self._leased, model, version)
 
     def _try(self, name: str, version: int, by_number: bool = False) -> bool:
         """Load a version, for a request by number or for all requests; return whether it was loaded.
@@ -451,70 +428,61 @@ class Registry:
         may pass, so loading is retried.
         """
         signature: Signature | None = None
-        transient = True
         try:
-            signature = self._repository.signature(name, version)
+            signature = self.repository.signature(name, version)
             model = self._memory.restored(name, version, signature)
             if model is None:
                 model = self._load_files(name, version, signature, by_number)
         except ProblemError:  # no room now, which is not a fault of the version
             raise
-        except (UnreadableCheckpoint, RepositoryError, LookupError) as error:
-            message = str(error)
-        except CheckpointError as error:
-            message, transient = str(error), False
         except Exception as error:
-            message = f"{type(error).__name__}: {error}".splitlines()[0]
-            if not self._closed and not isinstance(error, OSError | MemoryError):
+            if self._closed:
+                return False
+            explained = isinstance(error, CheckpointError | RepositoryError | LookupError)
+            if not explained and not isinstance(error, OSError | MemoryError):
                 _log.exception("loading model %s version %d failed", name, version)
-        else:
-            model.leases.used = self._clock()
-            self._put(self._table[name].with_state(version, fault=None, signature=signature).with_model(model))
-            return True
-        if not self._closed:
-            self._refuse(name, version, message, transient, signature)
-        return False
+            transient = isinstance(error, UnreadableCheckpoint) or not isinstance(error, CheckpointError)
+            self._refuse(name, version, str(error) if explained else _in_words(error), transient, signature)
+            return False
+        model.leases.used = self._clock()
+        self._put(self._table[name].with_state(version, fault=None, signature=signature, model=model))
+        return True
 
     def _load_files(self, name: str, version: int, signature: Signature, by_number: bool) -> ModelVersion:
-        folder = self._repository.resolve(name, version)
+        folder = self.repository.resolve(name, version)
         if by_number:
-            self._memory.make_room_among_old(self.current(), self._forget)
-        needed = self._repository.weight_bytes(name, version)
-        self._memory.make_room(f"{name}/{version}", needed, self.loaded(), self._forget)
-        plans = self._repository.plans_signature(name, version)
+            self._memory.make_room_among_old(self.current())
+        self._memory.make_room(f"{name}/{version}", self.repository.weight_bytes(name, version))
+        plans = self.repository.plans_signature(name, version)
         model = load_version(self._engine, self._settings, name, version, folder, signature, plans)
         self._memory.add(model)
         return model
 
-    def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Lease:
-        """Prepare an operation of a version, and return a lease of it."""
-        lease = self.lease(model.name, model.version)
-        lease.take(model)
+    def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Callable[[], None]:
+        """Prepare an operation of a version, which is leased until then."""
+        lease = Lease.of(model)
         try:
-            self._engine.prepare(model.name, model.version, operation, *((sizes,) if sizes else ()))
-        except BaseException as error:
-            lease.release()
+            self._engine.prepare(model.name, model.version, operation, sizes)
+        except Exception as error:
             raise _unready(model, operation, sizes, error) from None
-        return lease
+        finally:
+            if lease is not None:
+                lease.release()
+        return lambda: None
 
 
-def _unready(model: ModelVersion, operation: Operation, sizes: Sizes, error: BaseException) -> BaseException:
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _unready(model: ModelVersion, operation: Operation, sizes: Sizes, error: Exception) -> ProblemError:
     """Return what a request is told when an operation of a model cannot be prepared."""
-    message = str(error).partition("\n")[0]
-    match error:
-        case Draining():
-            return shutting_down()
-        case MemoryError() | torch.OutOfMemoryError():
-            return ProblemError(Kind.ENGINE, f"the engine failed on this request: {message}")
-        case Exception():
-            _log.error(
-                "model %s version %d is not ready for %s", model.name, model.version, operation.name, exc_info=error
-            )
-            if operation is SAMPLE:
-                shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
-                why = f"cannot be evaluated at {shape}: {type(error).__name__}: {message}"
-                return invalid("shape", f"model {model.name!r} {why}")
-            why = f"has no derivative to use: {type(error).__name__}: {message}"
-            return invalid("name", f"the network of model {model.name!r} {why}")
-        case _:
-            return error
+    if isinstance(error, Draining):
+        return shutting_down()
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return ProblemError(Kind.ENGINE, f"the engine failed on this request: {first_line(error)}")
+    _log.error("model %s version %d is not ready for %s", model.name, model.version, operation.name, exc_info=error)
+    if operation is SAMPLE:
+        shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
+        return invalid("shape", f"model {model.name!r} cannot be evaluated at {shape}: {_in_words(error)}")
+    return invalid("name", f"the network of model {model.name!r} has no derivative to use: {_in_words(error)}")

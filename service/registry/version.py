@@ -47,14 +47,15 @@ class Leases:
         out: number of leases not yet returned.
         used: time of the last request for it, by the registry's clock.
         pinned: whether it was requested by number, so that a newer version does not replace it.
-        freed: whether the version has been freed.
+        retired: whether it is freed when the last lease is back.
+        freed: whether it has been freed.
     """
 
-    __slots__ = ("_free", "_lock", "_retired", "freed", "out", "pinned", "used")
+    __slots__ = ("_free", "_lock", "freed", "out", "pinned", "retired", "used")
 
     def __init__(self, free: Callable[[], None]) -> None:
-        self._free, self._lock, self._retired = free, threading.Lock(), False
-        self.out, self.used, self.pinned, self.freed = 0, 0.0, False, False
+        self._free, self._lock = free, threading.Lock()
+        self.out, self.used, self.pinned, self.retired, self.freed = 0, 0.0, False, False, False
 
     def take(self) -> bool:
         """Count a lease; False if the version is gone."""
@@ -66,59 +67,30 @@ class Leases:
         """Stop counting a lease; the last one back frees a retired version."""
         with self._lock:
             self.out -= 1
-            last = self._retired and self._ends()
-        if last:
-            self._free()
+        if self.retired:
+            self._free_if_unused()
 
     def retire(self, if_idle: bool = False) -> bool:
         """Free the version now, or when the last lease is back; with `if_idle`, return False while leases are out."""
         with self._lock:
             if if_idle and self.out:
                 return False
-            self._retired, self.pinned = True, False
-            last = self._ends()
-        if last:
-            self._free()
+            self.retired, self.pinned = True, False
+        self._free_if_unused()
         return True
 
     def restore(self) -> bool:
         """Undo `retire`; False if the version is gone."""
         with self._lock:
-            self._retired = False
+            self.retired = False
             return not self.freed
 
-    def _ends(self) -> bool:
-        ends = self._retired and not self.out and not self.freed
-        self.freed = self.freed or ends
-        return ends
-
-
-@dataclass(frozen=True)
-class PlansFile:
-    """The tuned plans of a version, as last read; the file may change while the version is loaded.
-
-    Attributes:
-        plans: the plans; None without a usable file.
-        fault: why an existing file cannot be used; empty otherwise.
-        signature: signature of the file, which changes with it.
-    """
-
-    plans: TunedPlans | None = None
-    fault: str = ""
-    signature: Signature = ()
-
-    @classmethod
-    def of(cls, folder: Path, plans: TunedPlans | None, fault: str, signature: Signature) -> Self:
-        """Make one from what was read of a folder; a fault is logged, as the model is served without its plans."""
-        fault = fault.replace(f"{folder}/", "")
-        if fault:
-            version = f"model {folder.parent.name} version {folder.name}"
-            _log.warning("%s is served without its tuned plans: %s", version, fault)
-        return cls(plans, fault, signature)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the members of responses about the file."""
-        return {"tuned": [] if self.plans is None else self.plans.texts, "tuned_fault": self.fault}
+    def _free_if_unused(self) -> None:
+        with self._lock:
+            if not self.retired or self.out or self.freed:
+                return
+            self.freed = True
+        self._free()
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,10 +111,12 @@ class ModelVersion:
         signature: the files it was loaded from.
         nulls: the stored nulls of named conditions.
         half: the half precision that its network computes in; None for full precision.
-        plans_file: its tuned plans.
         frontier_file: the measured frontier of its solvers.
         pace: see `Engine.pace`.
         leases: the leases that keep it in memory.
+        plans: the solvers tuned for it, as last read: their file may change; None without a usable file.
+        plans_fault: why an existing file cannot be used; empty otherwise.
+        plans_signature: signature of the file, which changes with it.
         sizes: sizes of the free axes for one request; empty without free axes, and in the version that all requests
             share.
     """
@@ -161,11 +135,20 @@ class ModelVersion:
     signature: Signature
     nulls: Mapping[str, torch.Tensor]
     half: Literal["bfloat16", "float16"] | None
-    plans_file: PlansFile
     frontier_file: FrontierFile
     pace: Pace
     leases: Leases
+    plans: TunedPlans | None = None
+    plans_fault: str = ""
+    plans_signature: Signature = ()
     sizes: Sizes = ()
+
+    def with_plans(self, plans: TunedPlans | None, fault: str, signature: Signature) -> Self:
+        """With tuned plans that were read; a fault is logged, as the model is served without them."""
+        fault = fault.replace(f"{self.frontier_file.folder}/", "")
+        if fault:
+            _log.warning("model %s version %d is served without its tuned plans: %s", self.name, self.version, fault)
+        return replace(self, plans=plans, plans_fault=fault, plans_signature=signature)
 
     def frontier(self) -> tuple[StoredFrontier | None, str]:
         """Return the frontier now on disk, if any, and why an existing one cannot be used."""
@@ -196,11 +179,6 @@ class ModelVersion:
     def dtype(self) -> torch.dtype:
         """The dtype of states."""
         return DTYPES[self.card.dtype]
-
-    @property
-    def plans(self) -> TunedPlans | None:
-        """The solvers tuned for it."""
-        return self.plans_file.plans
 
     @property
     def compute(self) -> torch.dtype:
@@ -311,7 +289,8 @@ class ModelVersion:
         return {
             "deterministic": self.deterministic,
             "path": self.path,
-            **self.plans_file.describe(),
+            "tuned": [] if self.plans is None else self.plans.texts,
+            "tuned_fault": self.plans_fault,
             "conditions": {name: entry.model_dump(mode="json") for name, entry in entries.items()},
         }
 
@@ -347,7 +326,6 @@ def load_version(
     card, decoder = checkpoint.card, checkpoint.decoder
     if slow := missing_instructions(str(checkpoint.half), engine.device, card.architecture.name == PROGRAM):
         _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
-    plans_file = PlansFile.of(folder, checkpoint.plans, checkpoint.plans_fault, plans_signature)
     arena = engine.load(name, version, checkpoint)
     if decoder.program is None:
         decode = _row_caller(decoder, decoder.cpu().decode, card.event_shape, checkpoint.dtype)
@@ -355,7 +333,7 @@ def load_version(
         decode = RowCaller(decoder.decode, _DECODED_AT_ONCE)
     modules = (checkpoint.velocity, decoder, checkpoint.prelude)
     tensors = [tensor for module in modules if module is not None for tensor in module.state_dict().values()]
-    return ModelVersion(
+    loaded = ModelVersion(
         name,
         version,
         checkpoint.digest,
@@ -370,11 +348,11 @@ def load_version(
         signature,
         checkpoint.nulls,
         checkpoint.half,
-        plans_file,
         FrontierFile(folder, card),
         partial(engine.pace, name, version),
         Leases(lambda: engine.unload(arena)),
     )
+    return loaded.with_plans(checkpoint.plans, checkpoint.plans_fault, plans_signature)
 
 
 def _row_caller(decoder: Decoder, function: RowFunction, shape: Shape, dtype: torch.dtype, seed: int = 0) -> RowCaller:

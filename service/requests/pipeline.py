@@ -150,9 +150,10 @@ async def make_job(
     limit_s = request.timeout_s or service.settings.timeout_s
     check_limit("timeout_s", limit_s, service.settings.max_timeout_s)
     http.deadline = http.parsed + limit_s
-    lease = service.lease(request.model if isinstance(request, SampleRequest) else name, request.version, http.deadline)
-    model = await lease.acquire()
+    named = request.model if isinstance(request, SampleRequest) else name
+    lease = await service.lease(named, request.version, http.deadline)
     http.keep_lease(lease.release)
+    model = lease.model
     http.model, http.fallback_from = model.name, lease.fallback_from
     arguments = (request, model, service.settings, encoder or ENCODERS[http.media_type], http)
     valid = await asyncio.to_thread(validate, *arguments) if name or http.large else validate(*arguments)

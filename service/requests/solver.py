@@ -118,7 +118,7 @@ def _about_plans(error: SolverError, request: Solving, model: ModelVersion, sett
     """Return more about tuned plans, if the request asked for one that does not exist: why, or how to get some."""
     if TUNED not in str(error):
         return ""
-    if fault := model.plans_file.fault:
+    if fault := model.plans_fault:
         return f". Its file of plans cannot be used: {fault}"
     evidence, _ = stored(request, model, settings)
     advice = tuning([] if evidence is None else [evidence], model, settings)

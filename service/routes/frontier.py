@@ -87,7 +87,7 @@ class FrontierRequest(Subject, Drawn):
 async def frontier(request: Request, name: ModelName, version: FrontierVersion = None) -> FrontierBody:
     """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
     service = service_of(request)
-    async with service.lease(name, version) as model:
+    with await service.lease(name, version) as model:
         if model.never_measured:
             raise ProblemError(Kind.NO_FRONTIER, model.never_measured)
         stored, fault = model.frontier()

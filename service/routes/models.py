@@ -70,9 +70,10 @@ async def unload_is_posted(name: ModelName) -> Any:
 async def models(request: Request) -> ModelListBody:
     """List all models with status, version and shapes, trainings that run, and entries that are not models."""
     registry = service_of(request).registry
+    training = await asyncio.to_thread(registry.repository.training)
     listed: Any = {
-        "models": [registry.summary(name) for name in registry.names()],
-        "training": [{"name": name, "left_s": left_s} for name, left_s in await asyncio.to_thread(registry.training)],
+        "models": [entry.summary() for entry in registry.entries()],
+        "training": [{"name": name, "left_s": left_s} for name, left_s in training],
     }
     return listed | registry.passed_over()
 
@@ -80,7 +81,7 @@ async def models(request: Request) -> ModelListBody:
 @router.read("/v1/models/{name}", "Describe a model", Kind.UNKNOWN_MODEL, Kind.INVALID)
 def model(request: Request, name: ModelName) -> ModelBody:
     """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
-    description: Any = service_of(request).registry.describe(name)
+    description: Any = service_of(request).registry.entry(name).describe()
     return description
 
 

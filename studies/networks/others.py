@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 from studies.networks.case import (
     STRAIGHT,
@@ -133,11 +132,9 @@ def smolvla(repository: Path) -> Case:
         inputs=module.INPUTS,
         conditions=module.CONDITIONS,
         declared=STRAIGHT,
-        prelude=PreludeSource(
-            export(prefix, (torch.rand(4, 3, 64, 64),), repository.parent / "prefix.pt2"),
-            inputs=["image"],
-            outputs=["keys", "values"],
-        ),
+        prelude=export(prefix, (torch.rand(4, 3, 64, 64),), repository.parent / "prefix.pt2"),
+        prelude_inputs=["image"],
+        prelude_outputs=["keys", "values"],
     )
     of, encoder = in_dtype(expert), in_dtype(prefix)
 

@@ -11,7 +11,7 @@ import httpcore
 import httpx
 import pathline
 import pytest
-from pathline import AsyncClient, Client, _decode, _response
+from pathline import AsyncClient, Client, _calls, _decode
 from pathline._wire import Arrival
 from pathline.cli import main
 
@@ -20,7 +20,7 @@ from tests.clients.conftest import NPZ, SSE, FakeService, problem
 
 @pytest.fixture
 def _little(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (_response, _decode):
+    for module in (_calls, _decode):
         monkeypatch.setattr(module, "MAX_BYTES", 1 << 20)
 
 

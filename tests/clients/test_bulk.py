@@ -22,6 +22,7 @@ import pytest
 import torch
 from pathline import AsyncClient, BulkConflict, BulkIncomplete, Client
 from pathline._bulk_spec import JobSpec
+from pathline.bulk_folder import FORMATS
 
 from fleet.__main__ import main
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
@@ -573,7 +574,7 @@ def test_a_disk_that_is_full_is_named_and_leaves_no_part(
     def short(*_: Any) -> None:
         raise OSError("8192 requested and 96 written")  # as NumPy says it, without a number
 
-    monkeypatch.setattr("pathline.bulk_folder.Npy.write", short)
+    monkeypatch.setitem(FORMATS, "npy", (short, FORMATS["npy"][1]))
     with pytest.raises(OSError, match=r"not written .8192 requested and 96 written.*; make room") as caught:
         client.bulk("moons", 64, to=tmp_path, **JOB)
     assert caught.value.errno == errno.ENOSPC

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pathline._bulk_conditions import Arrays
 from pathline._bulk_spec import JobSpec, Receipt, ShardRows, Summary, fingerprint, shard_rows
-from pathline.bulk_folder import Folder, JobStore, Npy, Parquet
+from pathline.bulk_folder import FORMATS, Folder, JobStore
 from pathline.errors import BulkConflict, InvalidValue
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
@@ -59,7 +60,8 @@ def test_a_parquet_shard_names_the_columns_of_its_samples() -> None:
     spec = dataclasses.replace(SPEC, format="parquet", columns=columns)
     assert JobSpec.from_json(json.dumps(spec.plain()).encode()) == spec
     file = io.BytesIO()
-    Parquet().write(spec, ShardRows(0, ROWS[:64], np.full(64, 4, np.int32), np.full(64, "success")), file)
+    write, _ = FORMATS["parquet"]
+    write(spec, ShardRows(0, ROWS[:64], np.full(64, 4, np.int32), np.full(64, "success")), file)
     metadata = pq.read_schema(io.BytesIO(file.getvalue())).metadata
     assert json.loads(metadata[b"pathline"])["columns"] == list(columns)
 
@@ -68,7 +70,7 @@ def test_a_parquet_shard_names_the_columns_of_its_samples() -> None:
 def folder(tmp_path: Path) -> Folder:
     """A complete job of five shards, in a folder whose name is a pattern."""
     folder = Folder(JobStore(tmp_path / "run[1]"))
-    folder.create(SPEC, None)
+    folder.create(SPEC, Arrays({}, SPEC.total))
     for shard in range(SPEC.shards):
         first, count = SPEC.range(shard)
         made = ShardRows(first, ROWS[first : first + count], np.full(count, 4, np.int32), np.full(count, "success"))
@@ -193,14 +195,14 @@ def _damages(content: bytes) -> Iterator[bytes]:
         yield bytes(damaged[: draw.choice([None, draw.randrange(len(damaged))])])
 
 
-@pytest.mark.parametrize("format_", [Npy, Parquet])
-def test_whatever_bytes_are_damaged_a_shard_is_read_or_a_value_error(format_: type[Npy | Parquet]) -> None:
-    file, refused = io.BytesIO(), 0
+@pytest.mark.parametrize("name", FORMATS)
+def test_whatever_bytes_are_damaged_a_shard_is_read_or_a_value_error(name: str) -> None:
+    file, refused, (write, read) = io.BytesIO(), 0, FORMATS[name]
     rows = ShardRows(0, ROWS[:64], np.full(64, 4, np.int32), np.full(64, "success"))
-    format_().write(SPEC, rows, file)
+    write(SPEC, rows, file)
     for content in _damages(file.getvalue()):
         try:
-            format_().read(SPEC, 0, content)
+            read(SPEC, 0, content)
         except ValueError:
             refused += 1
     assert refused > 100

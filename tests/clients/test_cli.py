@@ -139,7 +139,7 @@ class TestSample:
     def test_a_connection_cut_half_way(
         self, service: FakeService, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pathline._retry._jitter", lambda: 0.0)
+        monkeypatch.setattr(pathline.RetryPolicy, "wait", lambda *_: 0.0)
         monkeypatch.setattr("pathline._retry.RetryPolicy.max_attempts", 2)
         _, _, content = service._stream({"model": "moons", "num_samples": 99, "seed": 0})
         with cut(content[: len(content) // 2], len(content)) as url:
@@ -496,7 +496,7 @@ class TestOthers:
             assert one_line(capsys) == "pathline: no model circles; there is: moons [404, request r-1]"
 
     def test_a_service_that_is_down(self, live: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-        monkeypatch.setattr("pathline._retry._jitter", lambda: 0.0)
+        monkeypatch.setattr(pathline.RetryPolicy, "wait", lambda *_: 0.0)
         assert main(["models", "--url", "http://127.0.0.1:9"]) == 3
         assert "cannot connect to http://127.0.0.1:9" in one_line(capsys)
 

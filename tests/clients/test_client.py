@@ -14,7 +14,7 @@ import numpy as np
 import pathline
 import pytest
 from pathline import AsyncClient, Client
-from pathline._info import load_of, model_of
+from pathline._info import model_of
 from pathline.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -147,11 +147,14 @@ def test_models_and_solvers(client: Client) -> None:
     assert client.solvers()[1].cost == "4 N"
 
 
-def test_load_is_read_and_an_older_service_named() -> None:
-    found = load_of({"accepts": True, "jobs": 2, "work": 96, "seconds": 0.5, "models": []})
-    assert (found.accepts, found.jobs, found.work, found.seconds, found["models"]) == (True, 2, 96.0, 0.5, [])
+def test_load_is_read_and_an_older_service_named(service: FakeService, client: Client) -> None:
+    document = {"accepts": True, "jobs": 2, "work": 96, "seconds": 0.5, "models": []}
+    kind = {"content-type": "application/json"}
+    service.replies = [(200, kind, json.dumps(reply).encode()) for reply in (document, {"jobs": 2})]
+    load = client.load()
+    assert (load.accepts, load.jobs, load.work, load.seconds, load["models"]) == (True, 2, 96.0, 0.5, [])
     with pytest.raises(ProtocolError, match="older"):
-        load_of({"jobs": 2})
+        client.load()
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])

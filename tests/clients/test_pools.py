@@ -12,7 +12,7 @@ import httpx
 import pathline
 import pytest
 from pathline import AsyncClient, RetryPolicy
-from pathline._pools import _open
+from pathline._io import _open
 
 from tests.clients.test_transport import HEAD, answering
 

@@ -4,14 +4,12 @@ import asyncio
 import json
 import socket
 import traceback
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import httpx
 import pathline
 import pytest
 from pathline import AsyncClient, Client, RetryPolicy
-from pathline._retry import RequestAttempts
 
 if TYPE_CHECKING:
     from tests.clients.conftest import FakeService
@@ -25,9 +23,9 @@ def test_waits_double_up_to_the_cap_and_are_jittered() -> None:
     policy = RetryPolicy(base_s=1.0, cap_s=5.0)
     assert [policy.wait(attempt, None, 1.0) for attempt in (1, 2, 3, 4, 99)] == [1, 2, 4, 5, 5]
     assert policy.wait(2, None, 0.5) == 1.0
-    attempts = [RequestAttempts(policy).wait_after(overloaded()) or 0.0 for _ in range(50)]
-    assert all(0.5 <= wait <= 1.0 for wait in attempts)
-    assert len(set(attempts)) > 1
+    waits = [policy.wait_after(overloaded(), 1, 0.0) or 0.0 for _ in range(50)]
+    assert all(0.5 <= wait <= 1.0 for wait in waits)
+    assert len(set(waits)) > 1
 
 
 def test_retry_after_is_a_lower_bound() -> None:
@@ -37,26 +35,22 @@ def test_retry_after_is_a_lower_bound() -> None:
 
 
 def test_attempts_are_bounded_in_number_and_in_time() -> None:
-    now: Iterator[float] = iter([0.0, 1.0, 2.0])
-    attempts = RequestAttempts(RetryPolicy(max_attempts=3, base_s=0.1), clock=lambda: next(now), jitter=lambda: 1.0)
-    assert attempts.wait_after(overloaded()) == pytest.approx(0.1)
-    assert attempts.wait_after(overloaded()) == pytest.approx(0.2)
-    now = iter([3.0])
+    policy = RetryPolicy(max_attempts=3, base_s=0.1)
+    assert 0.05 <= (policy.wait_after(overloaded(), 1, 1.0) or 0) <= 0.1
+    assert 0.1 <= (policy.wait_after(overloaded(), 2, 2.0) or 0) <= 0.2
     last = overloaded()
-    assert attempts.wait_after(last) is None
+    assert policy.wait_after(last, 3, 3.0) is None
     assert last.attempts == 3
 
-    late = RequestAttempts(RetryPolicy(max_total_s=10.0), clock=lambda: 0.0)
-    assert late.wait_after(overloaded(9.0)) is not None
-    assert late.wait_after(overloaded(60.0)) is None
+    late = RetryPolicy(max_total_s=10.0)
+    assert late.wait_after(overloaded(9.0), 1, 0.0) is not None
+    assert late.wait_after(overloaded(60.0), 1, 0.0) is None
 
 
 def test_nobody_to_connect_to_is_waited_for_a_second_at_most() -> None:
-    now: Iterator[float] = iter([0.0, 0.1, 0.9])
-    attempts = RequestAttempts(RetryPolicy(), clock=lambda: next(now), jitter=lambda: 1.0)
-    assert attempts.wait_after(pathline.TransportError("gone", connected=False)) is not None
-    last = pathline.TransportError("gone", connected=False)
-    assert attempts.wait_after(last) is None
+    policy, last = RetryPolicy(), pathline.TransportError("gone", connected=False)
+    assert policy.wait_after(pathline.TransportError("gone", connected=False), 1, 0.1) is not None
+    assert policy.wait_after(last, 2, 0.9) is None
     assert str(last) == "gone (gave up after 2 attempts in 0.9 s)"
 
 

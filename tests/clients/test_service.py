@@ -349,7 +349,7 @@ def test_each_problem_of_the_service_is_told_by_its_class_and_slug(kind: Kind) -
 
 
 def test_links_name_solvers_by_the_text_that_the_page_reads() -> None:
-    from pathline._page import page_url
+    from pathline._show import page_url
 
     script = (Path(__file__).parents[2] / "service" / "static" / "view.js").read_text()
     assert 'if (key === "a" || key === "b")' in script

@@ -12,7 +12,7 @@ import pytest
 
 from fleet.launchers import Local
 from fleet.maker import devices
-from fleet.run import Run
+from fleet.run import run
 from fleet.store import Target
 from service.settings import Settings
 from tests.fleet.conftest import Fleet
@@ -30,9 +30,9 @@ def test_a_worker_that_dies_is_replaced_and_its_shard_is_retried(
     spec = target.spec()
     assert spec is not None
     launcher = Local(str(tmp_path), {}, 2, ["cuda:0", "cuda:1"], entry=pretend)
-    outcome = Run(spec, target, launcher, tries=3, quiet=True)()
-    assert outcome.made == 3
-    assert outcome.failed == {1: "its worker died (signal SIGKILL, perhaps out of memory)"}
+    queue = run(spec, target, launcher, tries=3, quiet=True)
+    assert len(list(tmp_path.glob("by-*"))) == 3
+    assert queue.failed == {1: "its worker died (signal SIGKILL, perhaps out of memory)"}
 
 
 def test_each_worker_has_its_own_device(

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -36,8 +37,8 @@ def fingerprint(text: str) -> str:
 
 
 async def test_rows_are_those_of_the_service(repository: Path) -> None:
-    with Maker(Settings(), "picture", 1, 1) as maker:
-        rows = maker.make(REQUEST, 5, 0, 64, 10)
+    with closing(Maker(Settings(), "picture", 1, 1, REQUEST, seed=5)) as maker:
+        rows = maker.make(64, 10)
     app = create_app(Settings(threads=1, watch_s=0))
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
@@ -67,12 +68,13 @@ def test_a_job_has_one_shape_and_one_fingerprint(
 
 
 def test_a_size_that_is_missing_or_not_allowed_is_said(repository: Path, fleet: Fleet, tmp_path: Path) -> None:
-    with Maker(Settings(), "picture", 1, 1) as maker:
+    with closing(Maker(Settings(), "picture", 1, 1, REQUEST)) as maker:
         for shape, message in (
             (None, "H is missing"),
             ({"H": 6}, "W is missing"),
             ({"H": 6, "W": 100}, "W"),
             ({"T": 3}, "no free axis"),
         ):
+            maker.request = {"solver": "rk4-2"} | ({} if shape is None else {"shape": shape})
             with pytest.raises(CommandError, match=message):
-                maker.job({"solver": "rk4-2"} | ({} if shape is None else {"shape": shape}))
+                maker.job()

@@ -9,7 +9,7 @@ import pytest
 from tqdm import tqdm
 
 from fleet.launchers import Event, Tell
-from fleet.run import Run
+from fleet.run import run
 from fleet.store import Target
 from tests.fleet.conftest import Fleet
 
@@ -50,7 +50,8 @@ def test_rate_and_time_left_are_shown_unless_quiet(
     capsys.readouterr()
     at_once: dict[str, Any] = {"mininterval": 0, "maxinterval": 0, "miniters": 0}  # instead of now and then
     monkeypatch.setattr("fleet.run.tqdm", lambda **options: tqdm(**options | at_once))
-    assert Run(spec, target, Pretended(), quiet=quiet)().made == 2
+    launcher = Pretended()
+    assert not run(spec, target, launcher, quiet=quiet).failed
     out, errors = capsys.readouterr()
     assert out == ""
     if quiet:

@@ -140,8 +140,8 @@ def test_only_shards_without_a_receipt_are_made_again(
     whole = printed(capsys)
     (tmp_path / "receipts" / "00002.json").unlink()
     assert fleet("verify", tmp_path) == 1
-    made, make = [], Worker.make
-    monkeypatch.setattr(Worker, "make", lambda self, shard, tell: made.append(shard) or make(self, shard, tell))
+    made, make = [], Worker.event
+    monkeypatch.setattr(Worker, "event", lambda self, shard, tell: made.append(shard) or make(self, shard, tell))
     assert fleet("sample", to=tmp_path) == 0
     assert made == [2]
     assert printed(capsys) == whole
@@ -165,21 +165,22 @@ def test_a_poison_shard_is_reported_after_its_tries_and_the_others_are_made(
     monkeypatch: Patch,
     capsys: Capsys,
 ) -> None:
-    tried, make = [], Maker.make_shard
+    tried, make = [], Maker.make
 
-    def poisoned(self: Maker, spec: Any, shard: int, *rest: Any) -> Any:
-        tried.append(shard)
-        if shard == 1:
-            raise RuntimeError("these rows are cursed")
-        return make(self, spec, shard, *rest)
+    def poisoned(self: Maker, first: int, rows: int, tell: Any = None) -> Any:
+        if tell is not None:  # not the row from which the job begins
+            tried.append(first // 64)
+            if first == 64:
+                raise RuntimeError("these rows are cursed")
+        return make(self, first, rows, tell)
 
-    monkeypatch.setattr(Maker, "make_shard", poisoned)
+    monkeypatch.setattr(Maker, "make", poisoned)
     assert fleet("sample", "net", to=tmp_path, tries=2, **job) == 1
     assert "shard 1 was given up after 2 tries: RuntimeError: these rows are cursed" in capsys.readouterr().err
     assert sorted(tried) == [0, 1, 1, 2, 3]
     assert Target(str(tmp_path)).done() == {0, 2, 3}
     assert (tmp_path / "failed" / "00001.json").exists()
-    monkeypatch.setattr(Maker, "make_shard", make)
+    monkeypatch.setattr(Maker, "make", make)
     assert fleet("sample", to=tmp_path) == 0
     assert not (tmp_path / "failed" / "00001.json").exists()
 

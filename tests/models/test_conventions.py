@@ -131,11 +131,16 @@ def test_the_velocity_is_the_exact_one_of_the_straight_path(time: TimeCard) -> N
     assert float(evaluated.max()) <= max(time.own(time.levels[0]), time.own(time.levels[1])) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("time", cards(), ids=lambda t: f"{t.predicts}-{t.path}-{t.noise_at}-{t.schedule}")
+FLOWS = [card for card in cards() if (card.predicts, card.noise_at) in {("eps", 1), ("v", 0)}]
+"""Each path and schedule in both directions."""
+
+
+@pytest.mark.parametrize("time", FLOWS, ids=lambda t: f"{t.predicts}-{t.path}-{t.noise_at}-{t.schedule}")
 def test_samples_are_those_of_the_exact_flow_from_the_start_of_its_authors(time: TimeCard) -> None:
     a0, b0 = time.first_state
     z0 = torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    solve: dict[str, Any] = {"solver": "dopri5", "rtol": 1e-7, "atol": 1e-7, "max_nfe": 100_000}
+    tolerance = 1e-7 if time.sigmas[1] == 0 else 1e-5
+    solve: dict[str, Any] = {"solver": "dopri5", "rtol": tolerance, "atol": tolerance, "max_nfe": 100_000}
     found = integrate(adapt(Exact(time), time), z0, **solve)
 
     def velocity(z: Tensor, t: Tensor) -> Tensor:

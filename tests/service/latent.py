@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from models.importing.declared import Declared
-from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 
 HIGH = 5.0
@@ -115,6 +114,7 @@ def imported(folder: Path, repository: Path, name: str = "latent") -> Latent:
         conditions=CONDITIONS,
         declared=Declared(noise_at=0, scale=1.0, sign=1),
         decoder={"program": files["decoder"]},
-        prelude=PreludeSource(files["prelude"], outputs=["tokens", "counts"]),
+        prelude=files["prelude"],
+        prelude_outputs=["tokens", "counts"],
     ).path
     return made

@@ -15,19 +15,15 @@ from models.checkpoint.loading import load
 from models.noise import noise
 from service.app import create_app
 from service.settings import Settings, StartError
+from tests.service.serving import calling_models
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def http(repository: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=repository, watch_s=0, threads=1))
-    transport = httpx.ASGITransport(app)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://test") as client,
-    ):
-        yield client
+@pytest.fixture(scope="module")
+async def http(repository: Path, anyio_backend: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with calling_models(repository) as http:
+        yield http
 
 
 async def _samples(http: httpx.AsyncClient, **ask: Any) -> np.ndarray[Any, Any]:
@@ -129,9 +125,10 @@ async def test_deadline(http: httpx.AsyncClient, on_timeout: str) -> None:
     assert all(fault["t"] < 1 for fault in body["failed"])
 
 
-async def test_metrics_tell_of_the_engine(http: httpx.AsyncClient) -> None:
-    await _samples(http, model="moons", num_samples=5, solver="rk4", steps=2)
-    text = (await http.get("/metrics")).text
+async def test_metrics_tell_of_the_engine(repository: Path) -> None:
+    async with calling_models(repository) as http:
+        await _samples(http, model="moons", num_samples=5, solver="rk4", steps=2)
+        text = (await http.get("/metrics")).text
     assert 'pathline_batch_rows_sum{model="moons",operation="sample"} 40.0' in text
     assert "pathline_active_lanes 0.0" in text
 

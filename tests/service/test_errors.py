@@ -80,8 +80,8 @@ def test_response_headers() -> None:
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1/sample/", "/metrics/", "/v1/models/a/b", "/v3"])
-async def test_no_route(running: Any, path: str) -> None:
-    answer = await running.http.get(path)
+async def test_no_route(shared: Any, path: str) -> None:
+    answer = await shared.http.get(path)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["type"] == "/problems/no-such-route"
@@ -92,8 +92,8 @@ async def test_no_route(running: Any, path: str) -> None:
     ("method", "path", "allowed"),
     [("GET", "/v1/sample", "POST"), ("POST", "/v1/models", "GET, HEAD"), ("PUT", "/", "GET, HEAD")],
 )
-async def test_wrong_method(running: Any, method: str, path: str, allowed: str) -> None:
-    answer = await running.http.request(method, path)
+async def test_wrong_method(shared: Any, method: str, path: str, allowed: str) -> None:
+    answer = await shared.http.request(method, path)
     assert answer.status_code == 405
     assert answer.json()["type"] == "/problems/method-not-allowed"
     assert answer.headers["allow"] == allowed
@@ -106,7 +106,7 @@ async def test_internal_error_is_logged_and_keeps_its_secret(
     def fail() -> list[str]:
         raise ZeroDivisionError("the secret")
 
-    monkeypatch.setattr(running.service.registry, "names", fail)
+    monkeypatch.setattr(running.service.registry, "entries", fail)
     answer = await running.http.get("/v1/models")
     assert answer.status_code == 500
     assert answer.json()["type"] == "/problems/internal-error"

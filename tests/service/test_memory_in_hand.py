@@ -21,6 +21,7 @@ from service.http.context import Context
 from service.ledger import Hold, Ledger
 from service.requests.parsing import LARGE_BODY
 from service.settings import Settings
+from tests.service.conftest import Running
 from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
@@ -38,6 +39,13 @@ DOORS: dict[str, tuple[str, dict[str, Any]]] = {
     "infer": ("/v2/models/moons/infer", {"parameters": SOLVER, "inputs": [TENSOR]}),
 }
 FAILURES = [TooLate(), EngineFailed("broken"), Draining(), RuntimeError("unheard of")]
+
+
+@pytest.fixture
+def running(shared: Running) -> Running:
+    """The shared service, with nothing in hand."""
+    shared.service.ledger, shared.service.bodies = Ledger(10**9), Ledger(10**9)
+    return shared
 
 
 def limit(running: Any, wanted: int) -> Ledger:

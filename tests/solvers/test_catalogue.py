@@ -128,12 +128,12 @@ def test_a_registered_pair_runs_under_error_control(heun_euler: catalogue.Solver
         integrate(gaussian, ones(), solver="heun_euler", save_at=[0.5])
 
 
-@pytest.mark.parametrize("max_nfe", range(1, 40))
-def test_max_nfe_holds_without_fsal(heun_euler: catalogue.Solver, max_nfe: int) -> None:
-    watched = Watched(gaussian)
-    solution = integrate(watched, ones(), solver="heun_euler", rtol=1e-7, atol=1e-7, max_nfe=max_nfe)
-    assert watched.calls == solution.nfe[0] <= max_nfe
-    assert solution.status == (Status.MAX_NFE,)
+def test_max_nfe_holds_without_fsal(heun_euler: catalogue.Solver) -> None:
+    for max_nfe in range(1, 40):
+        watched = Watched(gaussian)
+        solution = integrate(watched, ones(), solver="heun_euler", rtol=1e-7, atol=1e-7, max_nfe=max_nfe)
+        assert watched.calls == solution.nfe[0] <= max_nfe
+        assert solution.status == (Status.MAX_NFE,)
 
 
 @pytest.mark.parametrize("name", ["", "RK5", "rk-5", "dpm++", "3rk"])

@@ -41,19 +41,22 @@ def test_weights_integrate_polynomials_exactly_on_any_grid(order: int, direction
 
 
 @pytest.mark.parametrize("start", [None, "ramp", "rk"])
-@pytest.mark.parametrize("steps", [*range(1, 9), 100])
 @pytest.mark.parametrize("solver", MULTISTEP)
-def test_cost(solver: str, steps: int, start: str | None) -> None:
+def test_cost(solver: str, start: str | None) -> None:
     """N calls with a ramp, N + 1, N + 2, N + 6 with a Runge-Kutta start (fewer if there are fewer steps)."""
-    watched = Watched(decay)
-    solution = integrate(watched, ones(), solver=solver, steps=steps, start=start)
-    per_step, most = {"ab2": (1, 1), "ab3": (1, 2), "ab4": (2, 3)}[solver]
-    extra = per_step * min(steps, most) if start == "rk" else 0
-    assert (
-        watched.calls == solution.nfe[0] == resolve(solver=solver, steps=steps, start=start).nfe_bound == steps + extra
-    )
-    assert solution.t[0] == 1.0
-    assert len(solution.trace) == steps
+    for steps in (*range(1, 9), 100):
+        watched = Watched(decay)
+        solution = integrate(watched, ones(), solver=solver, steps=steps, start=start)
+        per_step, most = {"ab2": (1, 1), "ab3": (1, 2), "ab4": (2, 3)}[solver]
+        extra = per_step * min(steps, most) if start == "rk" else 0
+        assert (
+            watched.calls
+            == solution.nfe[0]
+            == resolve(solver=solver, steps=steps, start=start).nfe_bound
+            == steps + extra
+        )
+        assert solution.t[0] == 1.0
+        assert len(solution.trace) == steps
 
 
 @pytest.mark.parametrize("uneven", [False, True])

@@ -1,13 +1,12 @@
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.processes import Forked, free_port
 from training.config import load_recipe
 from training.devices import Group
 from training.errors import UsageError
@@ -45,23 +44,27 @@ Path(sys.argv[1], os.environ["RANK"]).write_text(" ".join(name for name in names
 """Trains as ``python -m training`` does, and writes which threads of the group are left."""
 
 
-def test_torchruns_two_processes_follow_the_losses_of_one_with_the_doubled_batch(tmp_path: Path):
-    """No thread of the group is left: it may abort the process at its end, and torchrun would report a failure."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+def test_two_processes_follow_the_losses_of_one_with_the_doubled_batch(tmp_path: Path):
+    """Started with torchrun's variables. No thread of the group is left: it may abort the process at its end."""
     data, config = tmp_path / "points.npy", tmp_path / "recipe.toml"
     np.save(data, np.random.default_rng(0).normal(size=(321, 2)))
     config.write_text(RECIPE.format(path=data))
     places = ["--models-dir", str(tmp_path / "two"), "--runs-dir", str(tmp_path / "runs"), "--device", "cpu"]
     places += ["--seconds", "0"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, str(script), str(tmp_path), "fit", "vectors", "--config", str(config), *places]
+    command = ["-c", SCRIPT, str(tmp_path), "fit", "vectors", "--config", str(config), *places]
     # Each of the two takes 32 of the 64 samples of a batch.
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    two = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
-    assert two.returncode == 0, two.stderr
+    meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    outputs = [tmp_path / f"{rank}.txt" for rank in "01"]
+    two = [
+        Forked(command, os.environ | meeting | {"RANK": rank, "LOCAL_RANK": rank}, output)
+        for rank, output in zip("01", outputs, strict=True)
+    ]
+    printed = ""
+    for process, output in zip(two, outputs, strict=True):
+        assert process.wait(120) == 0, output.read_text()
+        printed += output.read_text()
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["", ""]
-    assert two.stdout.count("training 1,730 parameters") == 1  # only the first process prints and writes
+    assert printed.count("training 1,730 parameters") == 1  # only the first process prints and writes
     assert [path.name for path in (tmp_path / "two" / "tiny").iterdir()] == ["1"]
     assert list((tmp_path / "runs").iterdir()) == []
     one = fit(load_recipe(config), Options(tmp_path / "one", tmp_path / "runs", device="cpu", seconds=0))

@@ -1,10 +1,9 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.processes import forked
 from training.errors import StateError
 from training.folders import make_writable
 from training.state import Header, RunFolder
@@ -66,9 +65,8 @@ run.write({"a": torch.zeros(10)}, header)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 run.write({"a": torch.zeros(10_000)}, header.model_copy(update={"step": 8}))
 """
-    command = [sys.executable, "-c", script, str(tmp_path), HEADER.model_dump_json()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "cannot be written: File too large; the last state written is kept" in done.stderr
+    _, output = forked(script, str(tmp_path), HEADER.model_dump_json())
+    assert "cannot be written: File too large; the last state written is kept" in output
     found = RunFolder(tmp_path).read()
     assert found is not None
     assert found[1].step == 7

@@ -13,10 +13,8 @@ which can be imported from here.
 
 from pathline import _analysis, errors
 from pathline._analysis import *  # noqa: F403 - their own lists say what is public
-from pathline._async_client import AsyncClient
 from pathline._bulk import BulkResult
-from pathline._calls import VERSION
-from pathline._client import Client
+from pathline._clients import AsyncClient, Client
 from pathline._compare import Comparison, ComparisonRow
 from pathline._events import Completed, Event, Progress, Started, State
 from pathline._fields import SampleOptions, SolverOptions
@@ -25,6 +23,7 @@ from pathline._info import Axis, ModelInfo, ModelList, ServiceLoad, SolverInfo
 from pathline._request import Budget
 from pathline._results import Failure, Latency, SampleResult, Trace
 from pathline._retry import RetryPolicy
+from pathline._route import VERSION
 from pathline.errors import *  # noqa: F403
 
 __version__ = VERSION

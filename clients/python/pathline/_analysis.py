@@ -1,11 +1,10 @@
 """What a service can tell about a model beside samples: one result and one operation for each endpoint.
 
-A new one is a result, a function that asks for it, and a line of `Analysis`; both clients then have the method.
+A new one is a result, a function that asks for it, and a line of `Operations`; both clients then have the method.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,7 @@ from pathline import _plot
 from pathline._calls import Calls
 from pathline._decode import built
 from pathline._fields import DiagnoseOptions, EncodeOptions, LogProbOptions
-from pathline._flow import Flow, operation
-from pathline._results import ArrayResult, Failure, Latency
+from pathline._results import ArrayResult
 from pathline._typed import member_of
 
 if TYPE_CHECKING:
@@ -28,47 +26,15 @@ if TYPE_CHECKING:
 __all__ = ["DiagnoseResult", "EncodeResult", "LogProbResult"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class OperationResult(ArrayResult):
-    """Base of these results; their arrays are fields, the main one first.
+    """Base of these results; numbers of samples that did not reach the end are NaN.
 
     Attributes:
-        nfe: Sequential velocity evaluations of the slowest sample.
         network_rows: Rows of all network calls.
-        status: ``"success"`` if that of all samples is, else the worst.
-        failed: The samples that did not reach the end; their numbers are NaN.
-        latency: Where the time went.
-        model: Name of the model.
-        version: Its version.
-        checkpoint: Digest of its files.
-        solver: The solver as it was used.
-        deterministic: Whether the service promises the same bits for the same request.
     """
 
-    nfe: int
     network_rows: int
-    status: str
-    failed: tuple[Failure, ...]
-    latency: Latency
-    model: str
-    version: int
-    checkpoint: str
-    solver: Mapping[str, Any]
-    deterministic: bool
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays by name, the main one first; those that the service has not sent are left out."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self._what()} of {self.model} v{self.version} by {self.solver_text}, "
-            f"nfe={self.nfe}, status={self.status})"
-        )
-
-    @abstractmethod
-    def _what(self) -> str:
-        """Return what the arrays are, and how many."""
 
     def _facts(self) -> dict[str, str]:
         failed = f" ({len(self.failed)} of {len(self)} failed)" if self.failed else ""
@@ -76,7 +42,7 @@ class OperationResult(ArrayResult):
         return {"result": self._what(), "nfe": nfe, "status": self.status + failed, "latency": str(self.latency)}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class EncodeResult(OperationResult):
     """The noise behind data.
 
@@ -92,7 +58,7 @@ class EncodeResult(OperationResult):
         return f"noise of {len(self.x0)} samples"
 
 
-def encode(calls: Calls, model: str, samples: Any, **options: Unpack[EncodeOptions]) -> Flow[EncodeResult]:
+async def encode(calls: Calls, model: str, samples: Any, **options: Unpack[EncodeOptions]) -> EncodeResult:
     """Find the noise behind data; ``sample(model, x0=result.x0)`` gives the data back.
 
     Args:
@@ -103,10 +69,12 @@ def encode(calls: Calls, model: str, samples: Any, **options: Unpack[EncodeOptio
     Raises:
         PathlineError, TypeError, InvalidValue: As for `sample`.
     """
-    return calls.operate("encode", model, {"samples": samples}, options, EncodeOptions, partial(built, EncodeResult))
+    return await calls.operate(
+        "encode", model, {"samples": samples}, options, EncodeOptions, partial(built, EncodeResult)
+    )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class LogProbResult(OperationResult):
     """Log-densities of data.
 
@@ -131,7 +99,7 @@ class LogProbResult(OperationResult):
         return {**super()._facts(), "result": f"{self._what()}{mean} ({self.divergence.get('method', '?')})"}
 
 
-def log_prob(calls: Calls, model: str, samples: Any, **options: Unpack[LogProbOptions]) -> Flow[LogProbResult]:
+async def log_prob(calls: Calls, model: str, samples: Any, **options: Unpack[LogProbOptions]) -> LogProbResult:
     """Compute the log-density of data under a model.
 
     Args:
@@ -143,12 +111,12 @@ def log_prob(calls: Calls, model: str, samples: Any, **options: Unpack[LogProbOp
     Raises:
         PathlineError, TypeError, InvalidValue: As for `sample`.
     """
-    return calls.operate(
+    return await calls.operate(
         "log_prob", model, {"samples": samples}, options, LogProbOptions, partial(built, LogProbResult)
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class DiagnoseResult(OperationResult):
     """Jacobians along the paths of n samples at m times; NaN at times that a sample did not reach.
 
@@ -191,9 +159,9 @@ class DiagnoseResult(OperationResult):
         return f"{len(self.eigenvalues)} samples at {len(self.times)} times"
 
 
-def diagnose(
+async def diagnose(
     calls: Calls, model: str, num_samples: int | None = None, **options: Unpack[DiagnoseOptions]
-) -> Flow[DiagnoseResult]:
+) -> DiagnoseResult:
     """Compute the Jacobian of the velocity along paths from noise to data.
 
     Args:
@@ -207,18 +175,10 @@ def diagnose(
     """
     x0 = options.get("x0")
     own = {"num_samples": len(x0) if num_samples is None and x0 is not None else num_samples}
-    return calls.operate("diagnose", model, own, options, DiagnoseOptions, _diagnosis)
+    return await calls.operate("diagnose", model, own, options, DiagnoseOptions, _diagnosis)
 
 
 def _diagnosis(entries: Mapping[str, np.ndarray], meta: Any) -> DiagnoseResult:
     eigenvalues = member_of(entries, "eigenvalues_real") + 1j * member_of(entries, "eigenvalues_imag")
     times = np.array(member_of(meta, "times"), np.float64)
     return built(DiagnoseResult, entries, meta, times=times, eigenvalues=eigenvalues)
-
-
-class Analysis:
-    """These operations as methods of a client."""
-
-    encode = operation(encode)
-    log_prob = operation(log_prob)
-    diagnose = operation(diagnose)

@@ -19,13 +19,12 @@ import numpy as np
 
 from pathline._bar import Follow, following
 from pathline._bulk_arguments import BulkArguments, Counts
-from pathline._bulk_conditions import Arrays, ConditionCounts, RowConditions, merged
+from pathline._bulk_conditions import Arrays, RowConditions, merged
 from pathline._bulk_spec import BLOCK, JobSpec, Receipt, ShardRows
 from pathline._calls import Calls
 from pathline._conditions import ONE
 from pathline._events import Progress
 from pathline._fields import BulkOptions
-from pathline._flow import Do, Flow, Together, Wait
 from pathline._request import chosen_seed, sample_request
 from pathline._results import SampleResult
 from pathline._typed import typed, understood
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _PAGE_S, _PROBE_S = 2.0, 0.5
-_FIRST_PAGE, _LEAST_PAGE = 1024, 1
+_FIRST_PAGE = 1024
 _PATIENCE_S, _ATTEMPTS = 60.0, 100  # of one request: long enough for a service to restart
 
 
@@ -92,29 +91,19 @@ class BulkResult:
         return sorted(path for path in (self.folder / "shards").iterdir() if not path.name.startswith("."))
 
 
-class _Page:
-    """The number of rows to request at a time, chosen so that a response takes about two seconds."""
-
-    def __init__(self) -> None:
-        self.rows = _FIRST_PAGE
-        self._most = 1 << 30
-
-    def took(self, rows: int, seconds: float) -> None:
-        """Adapt to the time that a page took."""
-        rows_next = int(rows * min(4.0, max(0.25, _PAGE_S / max(seconds, 1e-3))))
-        self.rows = max(_LEAST_PAGE, min(self._most, rows_next))
-
-    def refused(self, rows: int) -> bool:
-        """Adapt to the refusal of a page that was too large; return whether a smaller one can be tried."""
-        self.rows = self._most = max(_LEAST_PAGE, rows // 2)
-        return rows > _LEAST_PAGE
-
-
 class BulkJob:
-    """A job in progress, made by the flows of several workers, which threads may drive.
+    """A job in progress, made by several workers, which threads may run.
+
+    Args:
+        calls: Operations of the client.
+        folder, spec, conditions: Those of the job.
+        names: Names of the model's classes, if it has them.
+        tries: Attempts at a shard.
+        timeout_s: Time limit of each request.
+        tell: Called with the progress.
 
     Attributes:
-        spec: Everything that determines the rows.
+        stopped: Set to stop workers after the page that they are waiting for.
     """
 
     def __init__(
@@ -122,51 +111,48 @@ class BulkJob:
         calls: Calls,
         folder: Folder,
         spec: JobSpec,
-        conditions: RowConditions | None,
-        arguments: BulkArguments,
-        tries: int,
+        conditions: RowConditions,
+        *,
         names: Sequence[str],
+        tries: int,
+        timeout_s: float | None,
+        tell: Callable[[Progress], None],
     ) -> None:
         policy = calls.retry
         if policy.max_attempts > 1:  # retries are not turned off
-            policy = policy.at_least(_ATTEMPTS, _PATIENCE_S)
-        self.spec, self._folder, self._conditions, self._names = spec, folder, conditions, names
-        self._calls, self._timeout_s = replace(calls, retry=policy), arguments.options.get("timeout_s")
-        self._page, self._lock = _Page(), threading.Lock()
-        self._stopped = False
+            policy = replace(
+                policy,
+                max_attempts=max(_ATTEMPTS, policy.max_attempts),
+                max_total_s=max(_PATIENCE_S, policy.max_total_s),
+                connect_s=max(_PATIENCE_S, policy.connect_s),
+            )
+        self._calls, self._folder, self._spec = replace(calls, retry=policy), folder, spec
+        self._conditions, self._names, self._timeout_s, self._tell = conditions, names, timeout_s, tell
+        self._page_rows, self._most_rows = _FIRST_PAGE, 1 << 30  # so that a response takes about two seconds
         self._queue = ShardQueue(folder, spec, tries)
-        self._made = 0
-        self._began = time.monotonic()
-        self._tell: Callable[[Progress], None] = lambda _: None
+        self._lock, self._made, self._began = threading.Lock(), 0, time.monotonic()
+        self.stopped = threading.Event()
 
-    def stop(self) -> None:
-        """Stop workers after the page that they are waiting for."""
-        self._stopped = True
-
-    def follow(self, tell: Callable[[Progress], None]) -> None:
-        """Report progress to a function from now on."""
-        self._tell = tell
-
-    def worker(self) -> Flow[None]:
+    async def worker(self) -> None:
         """Make shards until none is left."""
-        while not self._stopped and (shard := self._queue.take()) is not None:
+        while not self.stopped.is_set() and (shard := self._queue.take()) is not None:
             try:
-                yield from self._shard(shard)
+                await self._shard(shard)
             except PathlineError as error:
                 if not _passes(error):
                     raise
-                yield Do(lambda shard=shard, reason=str(error): self._queue.retry(shard, reason))
+                await self._calls.io.do(lambda shard=shard, reason=str(error): self._queue.retry(shard, reason))
 
-    def _shard(self, shard: int) -> Flow[None]:
-        first, rows = self.spec.range(shard)
-        samples = np.empty((rows, *self.spec.shape), self.spec.dtype)
+    async def _shard(self, shard: int) -> None:
+        first, rows = self._spec.range(shard)
+        samples = np.empty((rows, *self._spec.shape), self._spec.dtype)
         nfe, status, deterministic = np.empty(rows, np.int32), np.empty(rows, object), True
         done, begin = 0, time.monotonic()
         try:
             while done < rows:
-                if self._stopped:
+                if self.stopped.is_set():
                     return
-                result = yield from self._paged(first + done, rows - done)
+                result = await self._paged(first + done, rows - done)
                 part = slice(done, done + len(result))
                 samples[part], nfe[part] = result.samples, result.nfe_per_sample
                 status[part], deterministic = result.status_per_sample, deterministic and result.deterministic
@@ -175,67 +161,68 @@ class BulkJob:
         except BaseException:
             self._advance(-done)
             raise
-        table = self._conditions if isinstance(self._conditions, ConditionCounts) else None
-        recorded = None if table is None else table.recorded(first, rows, self._names, self.spec.dtype)
+        recorded = self._conditions.recorded(first, rows, self._names, self._spec.dtype)
         content = ShardRows(first, samples, nfe, status.astype(np.str_), recorded)
-        receipt = Receipt.of(self.spec, shard, content, deterministic, time.monotonic() - begin)
-        yield Do(lambda: self._folder.commit(self.spec, content, receipt))
+        receipt = Receipt.of(self._spec, shard, content, deterministic, time.monotonic() - begin)
+        await self._calls.io.do(lambda: self._folder.commit(self._spec, content, receipt))
 
-    def _paged(self, first: int, most: int) -> Flow[SampleResult]:
+    async def _paged(self, first: int, most: int) -> SampleResult:
         """Request one page of rows."""
-        spec = self.spec
+        spec = self._spec
         while True:
-            rows, begin = min(self._page.rows, most), time.monotonic()
+            rows, begin = min(self._page_rows, most), time.monotonic()
             members = merged(spec.request, self._conditions, first, rows)
             members |= {"version": spec.version, "seed": spec.seed, "first_index": spec.first_index + first}
             try:
                 request = _request(spec.model, rows, members, self._timeout_s, self._calls.url)
-                result = yield from self._calls.sampled(request)
+                result = await self._calls.sampled(request)
             except (InvalidRequest, DeadlineExceeded) as error:
-                if not (_too_many(error) and self._page.refused(rows)):
+                if not _too_many(error) or rows == 1:
                     raise
+                self._page_rows = self._most_rows = rows // 2
                 continue
             except Unavailable as error:
                 if error.slug != "overloaded":  # else other requests come first; this is not a failed attempt
                     raise
-                yield Wait(min(error.retry_after_s or 1.0, _PATIENCE_S))
+                await self._calls.io.sleep(min(error.retry_after_s or 1.0, _PATIENCE_S))
                 continue
             _refuse_changed(spec, result)
             if rows < most:
-                self._page.took(rows, time.monotonic() - begin)
+                growth = _PAGE_S / max(time.monotonic() - begin, 1e-3)
+                self._page_rows = max(1, min(self._most_rows, int(rows * min(4.0, max(0.25, growth)))))
             return result
 
     def _advance(self, rows: int) -> None:
         with self._lock:
             self._made += rows
-            total, done, passed = self.spec.total, self._queue.done + self._made, time.monotonic() - self._began
+            total, done, passed = self._spec.total, self._queue.done + self._made, time.monotonic() - self._began
             rate = self._made / passed if passed > 0 else 0.0
             left = (total - done) / rate if rate > 0 else None
             fields = {"rows": done, "total": total, "rows_per_s": rate}
             self._tell(Progress(0, 0.0, done / total, left, fields))
 
-    def result(self) -> Flow[BulkResult]:
+    async def result(self) -> BulkResult:
         """Return the totals over all receipts.
 
         Raises:
             BulkIncomplete: Shards were given up; the others are done.
         """
-        summary = yield Do(lambda: self._folder.summary(self.spec))
+        summary = await self._calls.io.do(lambda: self._folder.summary(self._spec))
         if failed := self._queue.failed:
-            (shard, why), *others = sorted(failed.items())
-            more = f", and {len(others)} more" if others else ""
+            (shard, why), *further = sorted(failed.items())
+            more = f", and {len(further)} more" if further else ""
             raise BulkIncomplete(
                 f"{self._folder.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
                 "call again to make the rest",
                 failed,
             )
-        if left := (yield Do(self._queue.left)):
+        if left := (await self._calls.io.do(self._queue.left)):
             raise BulkIncomplete(
                 f"{self._folder.address}: {left} receipts were removed while the job ran; call again to make their "
                 "shards"
             )
         totals = {**vars(summary), "fingerprint": summary.fingerprint}
-        return typed(BulkResult, {**vars(self.spec), **totals}, folder=Path(self._folder.address))
+        return typed(BulkResult, {**vars(self._spec), **totals}, folder=Path(self._folder.address))
 
 
 def _passes(error: PathlineError) -> bool:
@@ -275,7 +262,7 @@ def _request(model: str, rows: int, members: Mapping[str, Any], timeout_s: float
     return sample_request(model, rows, options, url)
 
 
-def bulk(
+async def bulk(
     calls: Calls,
     model: str,
     total: int | None = None,
@@ -288,7 +275,7 @@ def bulk(
     shard_rows: int | None = None,
     progress: bool | Follow | None = None,
     **options: Unpack[BulkOptions],
-) -> Flow[BulkResult]:
+) -> BulkResult:
     """Draw any number of samples into a folder, or resume the job in it.
 
     Row k of the job is sample ``first_index + k`` of the seed. The folder has the layout of
@@ -321,15 +308,22 @@ def bulk(
     if not isinstance(model, str):
         raise TypeError(f"model={model!r} is not allowed; use the name of a model")
     arguments = BulkArguments.of(model, total, counts, format, shard_rows, workers, tries, options)
-    job = yield from _begin(calls, to, arguments, tries)
+    if "://" in str(to):
+        raise InvalidValue(f"to={str(to)!r} is not a local folder; use `python -m fleet sample` for stores")
+    folder = Folder(JobStore(Path(to).expanduser().absolute()))  # another working directory changes nothing
+    spec = await _begin(calls, folder, arguments)
+    conditions = await calls.io.do(lambda: folder.conditions(spec))
+    served = (await calls.model(spec.model)).served(spec.version) if spec.table else {}
+    names = ((served.get("conditions") or {}).get(ONE) or {}).get("names") or ()
     with following(progress or (lambda _: None)) as tell:
-        job.follow(tell)
-        yield Together([job.worker() for _ in range(workers)], job.stop)
-    return (yield from job.result())
+        timeout_s = options.get("timeout_s")
+        job = BulkJob(calls, folder, spec, conditions, names=names, tries=tries, timeout_s=timeout_s, tell=tell)
+        await calls.io.together([job.worker() for _ in range(workers)], job.stopped.set)
+    return await job.result()
 
 
-def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments, tries: int) -> Flow[BulkJob]:
-    """Start a job, or resume the one in a folder.
+async def _begin(calls: Calls, folder: Folder, arguments: BulkArguments) -> JobSpec:
+    """Start a job, or check that the one in a folder is this one.
 
     Raises:
         BulkConflict: The folder holds another job, or something else.
@@ -337,40 +331,32 @@ def _begin(calls: Calls, to: str | PathLike[str], arguments: BulkArguments, trie
         PathlineError: The service refuses the request.
         OSError: The folder cannot be read or written.
     """
-    if "://" in str(to):
-        raise InvalidValue(f"to={str(to)!r} is not a local folder; use `python -m fleet sample` for stores")
-    folder = Folder(JobStore(Path(to).expanduser().absolute()))  # another working directory changes nothing
-    spec = yield Do(folder.spec)
+    spec = await calls.io.do(folder.spec)
     if spec is None:
         if arguments.model is None or arguments.total is None:
             raise InvalidValue("a new job needs total, or counts", "total")
         version = arguments.options.get("version")
-        arrays = yield from _fitted(calls, arguments, arguments.model, arguments.total, version)
-        started = arguments.table or (arrays if arrays.sources else None)
-        spec = yield from _new(calls, arguments, arguments.model, arguments.total, started)
-        yield Do(lambda: folder.create(spec, started))
-    elif not spec.by_client:
-        raise BulkConflict(f"{to} holds a job of `python -m fleet sample`; resume it with that, or choose a new folder")
+        arrays = await _fitted(calls, arguments, arguments.model, arguments.total, version)
+        conditions = arguments.table or arrays
+        spec = await _new(calls, arguments, arguments.model, arguments.total, conditions)
+        await calls.io.do(lambda: folder.create(spec, conditions))
+    elif spec.by_client:
+        arguments.refuse_other(spec, await _fitted(calls, arguments, spec.model, spec.total, spec.version))
     else:
-        arguments.refuse_other(spec, (yield from _fitted(calls, arguments, spec.model, spec.total, spec.version)))
-    conditions = yield Do(lambda: folder.conditions(spec))
-    served = (
-        (yield from calls.model(spec.model)).served(spec.version) if isinstance(conditions, ConditionCounts) else {}
-    )
-    names = ((served.get("conditions") or {}).get(ONE) or {}).get("names") or ()
-    return BulkJob(calls, folder, spec, conditions, arguments, tries, names)
+        raise BulkConflict(
+            f"{folder.address} holds a job of `python -m fleet sample`; resume it with that, or choose a new folder"
+        )
+    return spec
 
 
-def _fitted(calls: Calls, arguments: BulkArguments, model: str, total: int, version: int | None) -> Flow[Arrays]:
+async def _fitted(calls: Calls, arguments: BulkArguments, model: str, total: int, version: int | None) -> Arrays:
     if not arguments.arrays:
         return Arrays({}, total)
-    takes, _ = yield from calls.shapes(model, version, arguments.options.get("timeout_s"))
+    takes, _ = await calls.shapes(model, version, arguments.options.get("timeout_s"))
     return arguments.fitted(total, takes)
 
 
-def _new(
-    calls: Calls, arguments: BulkArguments, model: str, total: int, conditions: RowConditions | None
-) -> Flow[JobSpec]:
+async def _new(calls: Calls, arguments: BulkArguments, model: str, total: int, conditions: RowConditions) -> JobSpec:
     seed, first_index = chosen_seed(arguments.options.get("seed")), arguments.options.get("first_index", 0)
     timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, total)
     rows, version = min(BLOCK, most), arguments.options.get("version")
@@ -379,9 +365,9 @@ def _new(
         members = merged(arguments.request, conditions, 0, rows)
         members |= {"version": version, "seed": seed, "first_index": first_index}
         try:
-            first: SampleResult = yield from calls.sampled(_request(model, rows, members, timeout_s, calls.url))
+            first: SampleResult = await calls.sampled(_request(model, rows, members, timeout_s, calls.url))
         except (InvalidRequest, DeadlineExceeded) as error:
-            if not _too_many(error) or rows == _LEAST_PAGE:
+            if not _too_many(error) or rows == 1:
                 raise
             rows = most = rows // 2
             continue
@@ -393,7 +379,7 @@ def _new(
         if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
             break
         rows = min(4 * rows, most)
-    info = yield from calls.model(model)
+    info = await calls.model(model)
     with understood("the description of the model"):
         members = {
             **arguments.members(total, conditions, first.samples, lambda: rows / seconds),

@@ -93,7 +93,10 @@ class BulkArguments:
             members["seed"] = chosen_seed(members["seed"])
         arrays = _arrays_in(members) if table is None else {}
         for option in {*NAMED, KNOWN} & set(members):  # the same for all requests, and part of the spec
-            members[option] = {name: _as_list(value) for name, value in members[option].items()}
+            members[option] = {
+                name: value.tolist() if isinstance(value, np.ndarray) else value
+                for name, value in members[option].items()
+            }
         return cls(model, total, table, format, shard_rows, workers, members, arrays)
 
     @property
@@ -129,7 +132,7 @@ class BulkArguments:
         return Arrays(fitted, total)
 
     def members(
-        self, total: int, conditions: RowConditions | None, samples: np.ndarray, rate: Callable[[], float]
+        self, total: int, conditions: RowConditions, samples: np.ndarray, rate: Callable[[], float]
     ) -> dict[str, Any]:
         """Return the members of a new job's spec that follow from the arguments.
 
@@ -139,7 +142,7 @@ class BulkArguments:
             samples: Its first ones.
             rate: Returns the rows per second of one worker, if the size of shards depends on it.
         """
-        row_bytes = samples[0].nbytes + (0 if conditions is None else conditions.row_bytes)
+        row_bytes = samples[0].nbytes + conditions.row_bytes
         return {
             "request": self.request,
             "first_index": self.options.get("first_index", 0),
@@ -192,21 +195,14 @@ def _arrays_in(options: dict[str, Any]) -> dict[str, np.ndarray]:
     arrays = {}
     for option in NAMED:
         for name, value in list((options.get(option) or {}).items()):
-            array = value if isinstance(value, np.ndarray) else _as_array(f"{option}.{name}", value)
+            try:
+                array = np.asarray(value)
+            except ValueError:
+                message = f"{option}.{name} has lists of different lengths"
+                raise InvalidValue(message, f"{option}.{name}") from None
             if array.dtype.kind in "biuf":
                 arrays[f"{option}.{name}"] = array
                 del options[option][name]
         if option in options and not options[option]:
             del options[option]
     return arrays
-
-
-def _as_list(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _as_array(name: str, value: Any) -> np.ndarray:
-    try:
-        return np.asarray(value)
-    except ValueError:
-        raise InvalidValue(f"{name} has lists of different lengths", name) from None

@@ -132,6 +132,9 @@ class Arrays:
         """Bytes of the values that differ from sample to sample, for one of them."""
         return sum(_row_bytes(source) for source in self.sources.values() if source.shape[0] > 1)
 
+    def recorded(self, first: int, rows: int, names: Sequence[str], dtype: str) -> None:
+        """Return nothing: files of samples do not hold named conditions."""
+
     def of(self, first: int, rows: int) -> dict[str, Any]:
         """Return the members of a sample request that hold the conditions of consecutive samples."""
         members: dict[str, Any] = {}
@@ -152,13 +155,13 @@ class Arrays:
 
 
 RowConditions = ConditionCounts | Arrays
-"""Conditions of the samples of a job that are not part of its request."""
+"""Conditions of the samples of a job that are not part of its request: a table, or any number of arrays."""
 
 
-def merged(request: Mapping[str, Any], conditions: RowConditions | None, first: int, rows: int) -> dict[str, Any]:
+def merged(request: Mapping[str, Any], conditions: RowConditions, first: int, rows: int) -> dict[str, Any]:
     """Return the members of a sample request for consecutive samples, with their conditions."""
     members = dict(request)
-    for name, value in ({} if conditions is None else conditions.of(first, rows)).items():
+    for name, value in conditions.of(first, rows).items():
         members[name] = {**members.get(name, {}), **value} if isinstance(value, dict) else value
     return members
 

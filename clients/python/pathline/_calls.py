@@ -1,15 +1,14 @@
-"""The service's operations, each described once for both clients, as flows (see `_flow`)."""
+"""The service's operations, each described once for both clients, as coroutines and asynchronous generators."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
+import time
 import uuid
-from base64 import b64encode
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
@@ -20,28 +19,22 @@ from pathline import _decode, _events, _frontier, _info
 from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
 from pathline._fields import ReplayOptions, SampleOptions
-from pathline._flow import Call, Emit, Flow, ReadMore, Stream, Wait
+from pathline._io import Asynchronous, Blocking
 from pathline._request import Pages, Request, integer, operation_request, replay_request, sample_request
-from pathline._response import Response, came, problem
+from pathline._response import MAX_ERROR_BYTES, Response, came, problem, reading, sending
 from pathline._results import SampleResult
-from pathline._retry import RequestAttempts, RetryPolicy
-from pathline._typed import member_of, parsed, understood
-from pathline.errors import DeadlineExceeded, InvalidRequest, InvalidValue, PathlineError, ProtocolError, TransportError
+from pathline._retry import RetryPolicy
+from pathline._route import LONGEST_S, Route
+from pathline._typed import member_of, parsed, typed, understood
+from pathline._wire import MAX_BYTES
+from pathline.errors import DeadlineExceeded, InvalidRequest, PathlineError, ProtocolError, TransportError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
 
-try:
-    VERSION = version("pathline")
-except PackageNotFoundError:  # copied, not installed, as in the server's image
-    VERSION = "0+copied"
-AGENT = f"pathline-python/{VERSION}"
-DEFAULT_URL = "http://127.0.0.1:8000"
 SERVICE_TIMEOUT_S = 30.0  # the service's limit for a request without timeout_s
-
-_LONGEST_S = 1e6  # of a timeout: sockets take no more than some platforms' time_t
 
 
 @dataclass(frozen=True)
@@ -49,26 +42,27 @@ class Calls:
     """The operations of a client, and its settings.
 
     Attributes:
-        url: Base URL of the service.
+        url: Base URL of the service, without a name and password: results and messages show it.
         timeout: See `Client`.
         retry: When to send a request again.
-        login: Name and password of the URL, as an Authorization header; kept out of `url`, which results and messages
-            show.
+        route: The route to the service.
+        io: Moves the bytes and waits.
     """
 
     url: str
-    timeout: float = 10.0
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    login: str = field(default="", repr=False)
+    timeout: float
+    retry: RetryPolicy
+    route: Route
+    io: Blocking | Asynchronous
 
-    def sample(
+    async def sample(
         self,
         model: str,
         num_samples: int | None = None,
         *,
         progress: bool | Follow | None = None,
         **options: Unpack[SampleOptions],
-    ) -> Flow[SampleResult]:
+    ) -> SampleResult:
         """Draw samples.
 
         Args:
@@ -84,16 +78,31 @@ class Calls:
             TypeError: An option is unknown, a count is not an integer, or JSON cannot represent a value.
             InvalidValue: The seed is out of range, or a number is not finite; also a ValueError.
         """
-        return self._sample(sample_request(model, num_samples, options, self.url), progress)
+        return await self.sampled(sample_request(model, num_samples, options, self.url), progress)
 
-    def sampled(self, request: Request) -> Flow[SampleResult]:
-        """Draw the samples of a request."""
-        return self._requested(request, _decode.decode_npz)
+    async def sampled(self, request: Request, progress: bool | Follow | None = None) -> SampleResult:
+        """Draw the samples of a request; with `progress`, as a stream."""
+        if not progress:
+            return await self._requested(request, _decode.decode_npz)
+        last, result = _events.Progress(0, 0.0), None
 
-    def _sample(self, request: Request, progress: bool | Follow | None) -> Flow[SampleResult]:
-        return self._followed(request, progress) if progress else self.sampled(request)
+        def note(event: _events.Event) -> None:
+            nonlocal last, result
+            if isinstance(event, _events.Progress):
+                last = event
+                tell(event)
+            elif isinstance(event, _events.Completed):
+                result = event.result
 
-    def replay(self, answer: Replayable, **options: Unpack[ReplayOptions]) -> Flow[SampleResult]:
+        with following(progress) as tell:
+            try:
+                await self.follow(request, _events.ACCEPT, _events.reader(request), note)
+            except DeadlineExceeded as error:
+                error.share = last.share
+                raise
+        return cast("SampleResult", result)
+
+    async def replay(self, answer: Replayable, **options: Unpack[ReplayOptions]) -> SampleResult:
         """Reproduce the samples of an earlier response, bit for bit.
 
         Args:
@@ -109,7 +118,7 @@ class Calls:
             PathlineError: See `pathline.errors`.
             TypeError, InvalidValue: As for `sample`.
         """
-        return self._requested(replay_request(answer_of(answer), options, self.url), _decode.decode_npz)
+        return await self.sampled(replay_request(answer_of(answer), options, self.url))
 
     def iter_samples(
         self,
@@ -119,7 +128,7 @@ class Calls:
         *,
         progress: bool | Follow | None = None,
         **options: Unpack[SampleOptions],
-    ) -> Stream[SampleResult]:
+    ) -> AsyncGenerator[SampleResult, None]:
         """Draw `total` samples of one seed, page by page, holding one page in memory.
 
         The samples are those that one call of `sample` would give, whatever `batch` is.
@@ -136,11 +145,11 @@ class Calls:
             PathlineError: See `pathline.errors`.
             TypeError, ValueError: As for `sample`; raised by the call, not by the first page.
         """
-        return Stream(self._paged(Pages(model, total, batch, options, self.url), progress))
+        return self._paged(Pages(model, total, batch, options, self.url), progress)
 
-    def _paged(self, pages: Pages, progress: bool | Follow | None) -> Flow[None]:
+    async def _paged(self, pages: Pages, progress: bool | Follow | None) -> AsyncGenerator[SampleResult, None]:
         if pages.depends_on is not None:
-            pages.split(*(yield from self.shapes(*pages.depends_on)))
+            pages.split(*(await self.shapes(*pages.depends_on)))
         with following(progress or (lambda _: None)) as tell:
             done, forecast = 0, _events.Forecast()
             for request in pages:
@@ -151,19 +160,19 @@ class Calls:
                     tell(replace(page, share=share, seconds_left=forecast.left(share)))
 
                 try:
-                    result = yield from self._sample(request, overall if progress else None)
+                    result = await self.sampled(request, overall if progress else None)
                 except DeadlineExceeded as error:
                     error.share = None if error.share is None else before + part * error.share
                     raise
                 pages.refuse_coupled(result.solver)
                 pages.pin(result.version, result.budget.get("solver"))
                 done += len(result)
-                yield Emit(result)
+                yield result
                 del result  # frees this page's memory before the next page arrives
 
     def stream(
         self, model: str, num_samples: int | None = None, **options: Unpack[SampleOptions]
-    ) -> Stream[_events.Event]:
+    ) -> AsyncGenerator[_events.Event, None]:
         """Draw samples as a stream of events.
 
         The first event is `Started`, the last `Completed` with the result; between them come `Progress` and, for each
@@ -180,65 +189,33 @@ class Calls:
                 has begun is not retried.
             TypeError, ValueError: As for `sample`; raised by the call, not by the first event.
         """
-        return Stream(self._streamed(sample_request(model, num_samples, options, self.url)))
+        return self._streamed(sample_request(model, num_samples, options, self.url))
 
-    def _streamed(self, request: Request) -> Flow[None]:
-        response = yield from self._retried(lambda: self._opened(request))
-        reader = _events.Reader(response, request)
-        while (part := (yield ReadMore())) is not None:
-            for event in reader.feed(part):
-                yield Emit(event)
-        reader.close()
+    async def _streamed(self, request: Request) -> AsyncGenerator[_events.Event, None]:
+        head = await self._retried(partial(self._open_stream, self._post(request, _events.ACCEPT)))
+        try:
+            async for event in self._events(head, _events.reader(request)):
+                yield event
+        finally:
+            await self.io.close(head)
 
-    def _followed(self, request: Request, progress: bool | Follow) -> Flow[SampleResult]:
-        """Draw samples as a stream and return its result."""
-        last = _events.Progress(0, 0.0)
+    async def follow(
+        self, request: Request, accept: str, build: Callable[[str, Any], T | None], tell: Callable[[T], None]
+    ) -> None:
+        """Send a request that is answered with a stream; call `tell` with what `build` makes of each event."""
+        call = self._post(request, accept)
 
-        def attempt() -> Flow[SampleResult]:
-            nonlocal last
-            reader = _events.Reader((yield from self._opened(request)), request)
-            result = None
-            while (part := (yield ReadMore())) is not None:
-                for event in reader.feed(part):
-                    if isinstance(event, _events.Progress):
-                        last = event
-                        tell(event)
-                    elif isinstance(event, _events.Completed):
-                        result = event.result
-            reader.close()
-            return cast("SampleResult", result)
-
-        with following(progress) as tell:
+        async def attempt() -> None:
+            head = await self._open_stream(call)
             try:
-                return (yield from self._retried(attempt))
-            except DeadlineExceeded as error:
-                error.share = last.share
-                raise
+                async for event in self._events(head, build):
+                    tell(event)
+            finally:
+                await self.io.close(head)
 
-    def _opened(self, request: Request) -> Flow[Response]:
-        headers = {"Accept": _events.ACCEPT, "Cache-Control": "no-store", "Content-Type": request.media}
-        call = self._call("POST", "/v1/sample/stream", headers, request)
-        response = yield replace(call, stream=True)
-        _expect(response, _events.MEDIA_TYPE)
-        return response
+        await self._retried(attempt)
 
-    def told(self, request: Request, tell: Callable[[str, Mapping[str, Any]], None]) -> Flow[None]:
-        """Send a request of an operation that answers with a stream; call `tell` with each event's name and content."""
-        headers = {"Accept": _events.MEDIA_TYPE, "Cache-Control": "no-store", "Content-Type": request.media}
-        call = self._call("POST", f"{_path_of(request.model)}/{request.operation}", headers, request)
-
-        def attempt() -> Flow[None]:
-            response = yield replace(call, stream=True)
-            _expect(response, _events.MEDIA_TYPE)
-            reader = _events.Documents(response)
-            while (part := (yield ReadMore())) is not None:
-                for name, document in reader.feed(part):
-                    tell(name, document)
-            reader.close()
-
-        return self._retried(attempt)
-
-    def operate(
+    async def operate(
         self,
         operation: str,
         model: str,
@@ -246,7 +223,7 @@ class Calls:
         options: Mapping[str, Any],
         kind: type,
         build: Callable[[Mapping[str, np.ndarray], Any], T],
-    ) -> Flow[T]:
+    ) -> T:
         """Perform an operation on a model, other than sampling.
 
         Args:
@@ -258,44 +235,38 @@ class Calls:
             build: Builds the result from the arrays and the metadata of a response.
         """
         request = operation_request(operation, model, own, options, kind, self.url)
-        return self._requested(request, lambda content, _: _decode.read(content, build))
+        return await self._requested(request, lambda content, _: _decode.read(content, build))
 
-    def _requested(self, request: Any, decode: Callable[[bytes, Any], T]) -> Flow[T]:
+    async def _requested(self, request: Request, decode: Callable[[bytes, Request], T]) -> T:
         """Send a request for a binary response."""
-        headers = {"Accept": _decode.MEDIA_TYPE, "Accept-Encoding": "identity", "Content-Type": request.media}
-        whole = request.operation in ("sample", "replay")
-        path = f"/v1/{request.operation}" if whole else f"{_path_of(request.model)}/{request.operation}"
-        call = self._call("POST", path, headers, request)
+        call = self._post(request, _decode.MEDIA_TYPE)
 
-        def attempt() -> Flow[T]:
-            response = yield call
-            _expect(response, _decode.MEDIA_TYPE)
-            return decode(response.content, request)
+        async def attempt() -> T:
+            return decode(await self._content(call, _decode.MEDIA_TYPE), request)
 
-        return self._retried(attempt)
+        return await self._retried(attempt)
 
-    def models(self) -> Flow[_info.ModelList]:
+    async def models(self) -> _info.ModelList:
         """Return the models that the service offers, and the entries of its repository that are not models."""
-        return self._get("/v1/models", _info.models_of)
+        return await self._get("/v1/models", _info.models_of)
 
-    def model(self, name: str) -> Flow[_info.ModelInfo]:
+    async def model(self, name: str) -> _info.ModelInfo:
         """Return the service's description of one model."""
-        return self._get(_path_of(name), _info.model_of)
+        return await self._get(_path_of(name), _info.model_of)
 
-    def shapes(
+    async def shapes(
         self, name: str, version: int | None, timeout_s: float | None = None
-    ) -> Flow[tuple[Mapping[str, Any], list[Any]]]:
+    ) -> tuple[Mapping[str, Any], list[Any]]:
         """Return the conditions of a version by name, and the shapes of one sample and of its state.
 
         A version that was never loaded is loaded first.
         """
-        info = yield from self.model(name)
+        info = await self.model(name)
         version = info.version if version is None else version
         if version is not None and not info.served(version):
             with contextlib.suppress(InvalidRequest):
-                options: SampleOptions = {"version": version, "solver": "euler-1", "timeout_s": timeout_s}
-                yield from self.sampled(sample_request(name, 1, options, self.url))
-            info = yield from self.model(name)
+                await self.sample(name, 1, version=version, solver="euler-1", timeout_s=timeout_s)
+            info = await self.model(name)
         with understood(f"the description of {name}"):
             served = info.served(version)
             takes, card = served.get("conditions") or {}, served.get("card") or {}
@@ -303,7 +274,7 @@ class Calls:
                 member_of(entry, "shape", "list")
             return takes, [card[shape] for shape in ("data_shape", "event_shape") if shape in card]
 
-    def frontier(self, name: str, version: int | None = None) -> Flow[_frontier.Frontier]:
+    async def frontier(self, name: str, version: int | None = None) -> _frontier.Frontier:
         """Return the cost of each measured solver on a model, and its distance from the exact end of the path.
 
         Args:
@@ -315,47 +286,111 @@ class Calls:
             PathlineError: See `pathline.errors`.
         """
         query = "" if version is None else f"?version={integer('version', version)}"
-        return self._get(f"{_path_of(name)}/frontier{query}", _frontier.frontier_of)
+        return await self._get(f"{_path_of(name)}/frontier{query}", _frontier.frontier_of)
 
-    def load(self) -> Flow[_info.ServiceLoad]:
+    async def load(self) -> _info.ServiceLoad:
         """Return how much work the service still has to do."""
-        return self._get("/v1/load", _info.load_of)
+        return await self._get("/v1/load", partial(typed, _info.ServiceLoad))
 
-    def solvers(self) -> Flow[list[_info.SolverInfo]]:
+    async def solvers(self) -> list[_info.SolverInfo]:
         """Return the solvers that the service offers."""
-        return self._get("/v1/solvers", _info.solvers_of)
+        return await self._get("/v1/solvers", _info.solvers_of)
 
-    def _get(self, path: str, read: Callable[[Any], T]) -> Flow[T]:
+    async def _get(self, path: str, read: Callable[[Any], T]) -> T:
         call = self._call("GET", path, {"Accept": "application/json"})
 
-        def attempt() -> Flow[T]:
-            response = yield call
-            _expect(response, "application/json")
+        async def attempt() -> T:
+            content = await self._content(call, "application/json")
             with understood(f"the response of {self.url}{path}"):
-                return read(parsed(response.content))
+                return read(parsed(content))
 
-        return self._retried(attempt)
+        return await self._retried(attempt)
 
-    def _call(self, method: str, path: str, headers: dict[str, str], request: Request | None = None) -> Call:
+    def _post(self, request: Request, accept: str) -> dict[str, Any]:
+        """Return the call that sends a request, and accepts npz or a stream of events."""
+        whole = request.operation in ("sample", "replay")
+        path = f"/v1/{request.operation}" if whole else f"{_path_of(request.model)}/{request.operation}"
+        if accept == _decode.MEDIA_TYPE:
+            own = {"Accept-Encoding": "identity"}
+        else:
+            own = {"Cache-Control": "no-store"}
+            path += "/stream" if whole else ""
+        return self._call("POST", path, {"Accept": accept, "Content-Type": request.media, **own}, request)
+
+    def _call(
+        self, method: str, path: str, headers: Mapping[str, str], request: Request | None = None
+    ) -> dict[str, Any]:
+        """Return the arguments of an httpx request, the same for each attempt."""
         allowed = 0.0
         if request is not None:
             limit = request.settings.get("timeout_s")
-            allowed = SERVICE_TIMEOUT_S if limit is None else min(float(limit), _LONGEST_S)
-        timeout = httpx.Timeout(self.timeout, read=self.timeout + allowed)
-        content = None if request is None else request.body
-        return Call(method, path, {**headers, "X-Request-ID": uuid.uuid4().hex}, content, timeout)
+            allowed = SERVICE_TIMEOUT_S if limit is None else min(float(limit), LONGEST_S)
+        return {
+            "method": method,
+            "url": path,
+            "headers": {**headers, "X-Request-ID": uuid.uuid4().hex},
+            "content": None if request is None else request.body,
+            "timeout": httpx.Timeout(self.timeout, read=self.timeout + allowed),
+        }
 
-    def _retried(self, attempt: Callable[[], Flow[T]]) -> Flow[T]:
+    async def _retried(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Make attempts until one succeeds or the policy gives up."""
-        attempts = RequestAttempts(self.retry)
+        count, begin = 1, time.monotonic()
         while True:
             try:
-                return (yield from attempt())
+                return await attempt()
             except PathlineError as error:
-                wait = attempts.wait_after(error)
-                if wait is None:
-                    raise
-            yield Wait(wait)
+                wait = self.retry.wait_after(error, count, time.monotonic() - begin)
+                if wait is None:  # the message says what to do; a traceback through the SDK would only hide that
+                    raise error.with_traceback(None) from error.__cause__
+            count += 1
+            await self.io.sleep(wait)
+
+    async def _open(self, call: Mapping[str, Any]) -> httpx.Response:
+        with sending(self.url, self.route):
+            return await self.io.open(**call)
+
+    async def _open_stream(self, call: Mapping[str, Any]) -> httpx.Response:
+        """Send a request, and return the response if it is a stream of events, still to be read and closed."""
+        head = await self._open(call)
+        try:
+            _expect(self._response(head) if head.is_success else await self._read(head), _events.MEDIA_TYPE)
+        except BaseException:
+            await self.io.close(head)
+            raise
+        return head
+
+    async def _content(self, call: Mapping[str, Any], media: str) -> bytes:
+        """Send a request, and return the body of the response, which must be of a media type."""
+        head = await self._open(call)
+        try:
+            response = await self._read(head)
+        finally:
+            await self.io.close(head)
+        _expect(response, media)
+        return response.content
+
+    def _response(self, head: httpx.Response, content: bytes = b"") -> Response:
+        return Response.of(head, content, self.route)
+
+    async def _read(self, head: httpx.Response) -> Response:
+        return self._response(head, b"".join([part async for part in self._parts(head)]))
+
+    async def _parts(self, head: httpx.Response) -> AsyncGenerator[bytes, None]:
+        """Yield the body of a response, whose bytes as unpacked are bounded; an error is short."""
+        left = most = MAX_BYTES if head.is_success else MAX_ERROR_BYTES
+        with reading(self.url):
+            async for part in self.io.parts(head):
+                left -= len(part)
+                if left < 0:
+                    raise ProtocolError(
+                        f"{head.request.url} sent more than {most:,} bytes; ask for fewer samples at a time, with "
+                        "iter_samples or bulk"
+                    )
+                yield part
+
+    def _events(self, head: httpx.Response, build: Callable[[str, Any], T | None]) -> AsyncGenerator[T, None]:
+        return _events.events(self._parts(head), self._response(head), build)
 
 
 def _path_of(model: str) -> str:
@@ -375,79 +410,8 @@ def _expect(response: Response, media: str) -> None:
     if response.is_success and response.media_type == media:
         return
     kind = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
-    moved = _address(response.headers.get("location", ""))
+    # A redirect points to an address of the service; its base URL is shown, without a password.
+    location = re.match(r"(https?://)(?:[^/@]*@)?(.*?)/?(?:/v[12]/.*)?$", response.headers.get("location", ""))
+    moved = "".join(location.groups()) if location else ""
     hint = f"it moved to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
     raise ProtocolError(f"{response.url} answered with {kind} instead of {media}; {hint}{came(response.route)}")
-
-
-def _address(location: str) -> str:
-    """Return the base URL of the service that a redirect points to: without its route, and without a password."""
-    route = re.match(r"(https?://)(?:[^/@]*@)?(.*?)/?(?:/v[12]/.*)?$", location)
-    return f"{route[1]}{route[2]}" if route else ""
-
-
-def headers(api_key: str | None, own: Mapping[str, str] | None, login: str = "") -> dict[str, str]:
-    """Return the headers of every request: the user agent, the key, and the user's own, which take precedence.
-
-    Args:
-        api_key: The key, or None for PATHLINE_API_KEY.
-        own: The user's own headers.
-        login: The Authorization header that a name and password in the URL make; the key then goes as X-API-Key.
-
-    Raises:
-        TypeError: The key is not a string.
-        InvalidValue: It has characters that are not allowed in a header; the message does not repeat it.
-    """
-    key = os.environ.get("PATHLINE_API_KEY", "") if api_key is None else api_key
-    if not isinstance(key, str):
-        raise TypeError(f"api_key is a {type(key).__name__}; use a string, or None for PATHLINE_API_KEY")
-    key = key.strip()
-    if not all("!" <= letter <= "~" for letter in key):
-        raise InvalidValue(
-            "the API key (api_key or PATHLINE_API_KEY) has a character that is not allowed in a header; use visible "
-            "ASCII without spaces, exactly as you were given it"
-        )
-    shown = {"Authorization": login} if login else {}
-    if key:
-        shown |= {"X-API-Key": key} if login else {"Authorization": f"Bearer {key}"}
-    return {"User-Agent": AGENT, **shown, **(own or {})}
-
-
-def configured(url: str | None, timeout: float, retry: RetryPolicy | None) -> Calls:
-    """Return the operations of a client with these settings.
-
-    Raises:
-        InvalidValue: The URL is not an http or https URL.
-        TypeError: The URL is not a string.
-        ValueError: The timeout is not above 0.
-    """
-    if not 0 < timeout <= _LONGEST_S:
-        raise ValueError(f"timeout={timeout} is not allowed; use seconds above 0, at most {_LONGEST_S:,.0f}")
-    base, login = base_url(url)
-    return Calls(base, timeout, retry or RetryPolicy(), login)
-
-
-def base_url(address: str | None) -> tuple[str, str]:
-    """Return the URL to use, and the Authorization header that its name and password make; the URL is without them.
-
-    It is the given one, else PATHLINE_URL, else the default of `make serve`.
-
-    Raises:
-        InvalidValue: It is not an http or https URL, or its port is out of range.
-        TypeError: It is not a string.
-    """
-    if address is not None and not isinstance(address, str):
-        raise TypeError(f"base_url={address!r} is not allowed; use a string like {DEFAULT_URL!r}")
-    text = address if address is not None else os.environ.get("PATHLINE_URL", "").strip() or DEFAULT_URL
-    shown = re.sub(r"//[^/]*@", "//...@", text)  # a message repeats no password
-    try:
-        url = httpx.URL(text.strip())
-    except (httpx.InvalidURL, ValueError) as error:
-        reason = f" ({error})" if shown == text else ""
-        raise InvalidValue(f"{shown!r} is not a URL{reason}; use one like {DEFAULT_URL}") from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise InvalidValue(f"{shown!r} is not an http or https URL; use one like {DEFAULT_URL}")
-    if url.port is not None and not 0 < url.port < 65536:
-        raise InvalidValue(f"{shown!r} has the port {url.port}; use one from 1 to 65535, as in {DEFAULT_URL}")
-    login = b64encode(f"{url.username}:{url.password}".encode()).decode() if url.userinfo else ""
-    return str(url.copy_with(userinfo=b"")).rstrip("/"), f"Basic {login}" if login else ""

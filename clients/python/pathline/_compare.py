@@ -13,13 +13,12 @@ import numpy as np
 
 from pathline import _plot
 from pathline._calls import Calls
+from pathline._events import MEDIA_TYPE
 from pathline._fields import FrontierOptions
 from pathline._files import save
-from pathline._flow import Flow
 from pathline._frontier import FrontierPoint
-from pathline._page import page_url
 from pathline._request import Request, operation_request
-from pathline._table import html_table, text_table
+from pathline._show import html_table, page_url, percent, text_table
 from pathline._typed import member_of, typed, understood
 
 if TYPE_CHECKING:
@@ -176,26 +175,14 @@ class Comparison:
 _HEAD = ("solver", "nfe", "p50", "p95", "interval of p95", "worst", "failed", "ms", "measured")
 
 
-def percent(value: float) -> str:
-    """Return a share as text, such as `0.74 %`."""
-    return f"{100 * value:.0f} %" if value >= 1 else f"{100 * value:.2g} %"
-
-
 def _cells(row: ComparisonRow) -> tuple[str, ...]:
     source = f"{'before' if row.stored else 'now'}, {row.samples} samples{'' if row.own_conditions else ' *'}"
-    return (
-        *(row.solver, str(row.nfe_most), percent(row.p50), percent(row.p95)),
-        *(
-            f"{percent(row.p95_low)} to {percent(row.p95_high)}",
-            percent(row.worst),
-            str(row.failed),
-            f"{row.ms:.3g}",
-            source,
-        ),
-    )
+    interval = f"{percent(row.p95_low)} to {percent(row.p95_high)}"
+    errors = (percent(row.p50), percent(row.p95), interval, percent(row.worst))
+    return (row.solver, str(row.nfe_most), *errors, str(row.failed), f"{row.ms:.3g}", source)
 
 
-def compare(
+async def compare(
     calls: Calls,
     model: str,
     solvers: Sequence[str] | None = None,
@@ -203,7 +190,7 @@ def compare(
     *,
     progress: Callable[[Mapping[str, Any]], None] | None = None,
     **options: Unpack[FrontierOptions],
-) -> Flow[Comparison]:
+) -> Comparison:
     """Measure solvers on a model, from the same noise, and say which one it needs.
 
     The service measures them one after another, and joins them with what was measured beforehand.
@@ -225,18 +212,15 @@ def compare(
         raise ValueError(f"solvers={solvers!r} is not allowed; use a list such as ['rk4-20', 'dopri5@1e-5']")
     own = {"solvers": None if solvers is None else list(solvers), "num_samples": num_samples}
     request = operation_request("frontier", model, own, options, FrontierOptions, calls.url)
-    return _compared(calls, request, progress)
-
-
-def _compared(calls: Calls, request: Request, progress: Callable[[Mapping[str, Any]], None] | None) -> Flow[Comparison]:
     documents = dict[str, Mapping[str, Any]]()
 
-    def tell(name: str, document: Mapping[str, Any]) -> None:
+    def note(event: tuple[str, Mapping[str, Any]]) -> None:
+        name, document = event
         documents[name] = document
         if name == "point" and progress is not None:
             progress(document)
 
-    yield from calls.told(request, tell)
+    await calls.follow(request, MEDIA_TYPE, lambda name, document: (name, document), note)
     return _comparison(request, documents, calls.url)
 
 

@@ -53,19 +53,21 @@ def differ(
         shapes: Shapes of one sample and of its state, with names for free axes; known values have one of them.
     """
     values = _lengths((options.get(KNOWN) or {}).get("values"))
-    own = (KNOWN, "values") in places and not any(_has_shape(values, shape) for shape in shapes)
+    fits = any(
+        len(values) == len(shape)
+        and all(isinstance(size, str) or size == length for length, size in zip(values, shape, strict=True))
+        for shape in shapes
+    )
+    own = (KNOWN, "values") in places and not fits
 
-    def axes_of(option: str, name: str) -> int | None:
-        """Return the number of axes of the value for one sample; None if the model takes no such condition."""
-        if option == KNOWN:
-            return len(values) - own
-        shape = shape_of(takes, name or ONE)
-        return None if shape is None else len(shape)
-
-    axes = {
-        (option, name): len(_lengths(options[option][name] if name else options[option])) for option, name in places
-    }
-    return [place for place in places if (one := axes_of(*place)) is not None and axes[place] == one + 1]
+    of_each = []
+    for option, name in places:
+        axes = len(_lengths(options[option][name] if name else options[option]))
+        shape = shape_of(takes, name or ONE)  # None for a condition that the model does not take
+        one = len(values) - own if option == KNOWN else None if shape is None else len(shape)
+        if one is not None and axes == one + 1:
+            of_each.append((option, name))
+    return of_each
 
 
 def slice_of(options: Mapping[str, Any], places: Sequence[tuple[str, str]], rows: slice) -> dict[str, Any]:
@@ -74,12 +76,6 @@ def slice_of(options: Mapping[str, Any], places: Sequence[tuple[str, str]], rows
     for option, name in places:
         part[option] = {**part[option], name: part[option][name][rows]} if name else part[option][rows]
     return part
-
-
-def _has_shape(lengths: Sequence[int], shape: Sequence[int | str]) -> bool:
-    return len(lengths) == len(shape) and all(
-        isinstance(size, str) or size == length for length, size in zip(lengths, shape, strict=True)
-    )
 
 
 def _lengths(value: Any) -> tuple[int, ...]:

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pathline._request import Request
-from pathline._response import MAX_BYTES
 from pathline._results import (
     ArrayResult,
     Failure,
@@ -26,6 +25,7 @@ from pathline._results import (
     Trace,
 )
 from pathline._typed import member_of, parsed, typed, understood
+from pathline._wire import MAX_BYTES
 from pathline.errors import ProtocolError
 
 T = TypeVar("T")
@@ -134,9 +134,8 @@ def _trace(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Trace:
     return Trace(**columns, quantiles={name: np.asarray(value, np.float64) for name, value in quantiles.items()})
 
 
-def states_of(rows: Sequence[Any], shape: Sequence[int] | None = None) -> np.ndarray:
+def states_of(rows: Sequence[Any]) -> np.ndarray:
     """Return rows of states as float64; null (a state that is not finite) becomes NaN."""
-    finite = next((np.asarray(row, np.float64) for row in rows if row is not None), None)
-    event = tuple(shape[1:]) if shape is not None else () if finite is None else finite.shape
+    event = next((np.shape(row) for row in rows if row is not None), ())
     gap = np.full(event, np.nan)
     return np.array([gap if row is None else row for row in rows], np.float64).reshape(len(rows), *event)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from pathline._response import Response, problem_of
 from pathline._results import SampleResult
 from pathline._typed import parsed, understood
 from pathline.errors import ProtocolError
+
+T = TypeVar("T")
 
 MEDIA_TYPE = "text/event-stream"
 ACCEPT = f"{MEDIA_TYPE}; completed=npz"
@@ -103,85 +105,66 @@ class Forecast:
         return self._left
 
 
-class Documents:
-    """Turns the bytes of a stream into its events as they arrive: their names and contents."""
+async def events(
+    parts: AsyncIterable[bytes], response: Response, build: Callable[[str, Any], T | None]
+) -> AsyncGenerator[T, None]:
+    """Yield what `build` makes of the names and contents of a stream's events, as they arrive.
 
-    def __init__(self, response: Response) -> None:
-        self._response = response
-        self._parts: list[bytes] = []  # of a line that is not complete
-        self._name, self._data = "", [b""] * 0
-        self.ended = False
+    Args:
+        parts: The bytes of the stream.
+        response: Its head.
+        build: Returns None for an event that is to be skipped.
 
-    def feed(self, content: bytes) -> Iterator[Any]:
-        """Yield the events that these bytes complete.
-
-        Raises:
-            APIError: The service reports that the request failed.
-            ProtocolError: An event is not valid.
-        """
-        head, *lines = content.split(b"\n")
-        self._parts.append(head)
-        for line in lines:
-            whole, self._parts = b"".join(self._parts).removesuffix(b"\r"), [line]
-            if whole:
-                self._note(whole)
-            elif self._data:
-                name, data = self._name, b"\n".join(self._data)
-                self._name, self._data = "", []
-                event = self._event(name, data)
+    Raises:
+        APIError: The service reports that the request failed.
+        ProtocolError: An event is not valid, or the last one was not the result.
+    """
+    unfinished: list[bytes] = []  # of a line that is not complete
+    name, data, ended = "", [b""] * 0, False
+    async for part in parts:
+        head, *lines = part.split(b"\n")
+        unfinished.append(head)
+        for begun in lines:
+            line, unfinished = b"".join(unfinished).removesuffix(b"\r"), [begun]
+            field, _, value = line.partition(b":")  # a line that begins with a colon only keeps the connection open
+            if field == b"event":
+                name = value.removeprefix(b" ").decode("utf-8", "replace")
+            elif field == b"data":
+                data.append(value.removeprefix(b" "))
+            elif not line and data:
+                with understood(f"the event {name!r} of {response.url}"):
+                    content = parsed(b"\n".join(data))
+                    if not isinstance(content, dict):
+                        raise TypeError(f"it is a {type(content).__name__}")
+                    if name == "error":
+                        raise problem_of(content, response)
+                    event = build(name, content)
+                ended = ended or name == "completed"
+                name, data = "", []
                 if event is not None:
                     yield event
-
-    def close(self) -> None:
-        """Check that the result has arrived; call it at the end of the stream.
-
-        Raises:
-            ProtocolError: The last event was not the result.
-        """
-        if not self.ended:
-            message = f"the stream of {self._response.url} ended before its result; repeat the request"
-            raise ProtocolError(message, cut_off=True)
-
-    def _note(self, line: bytes) -> None:
-        name, _, value = line.partition(b":")  # a line that begins with a colon only keeps the connection open
-        value = value.removeprefix(b" ")
-        if name == b"event":
-            self._name = value.decode("utf-8", "replace")
-        elif name == b"data":
-            self._data.append(value)
-
-    def _event(self, name: str, data: bytes) -> Any:
-        with understood(f"the event {name!r} of {self._response.url}"):
-            content = parsed(data)
-            if not isinstance(content, dict):
-                raise TypeError(f"it is a {type(content).__name__}")
-            if name == "error":
-                raise problem_of(content, self._response)
-            return self._built(name, content)
-
-    def _built(self, name: str, content: dict[str, Any]) -> Any:
-        self.ended = self.ended or name == "completed"
-        return name, content
+    if not ended:
+        raise ProtocolError(f"the stream of {response.url} ended before its result; repeat the request", cut_off=True)
 
 
-class Reader(Documents):
-    """Turns the bytes of a stream of samples into events; unknown kinds are skipped."""
+def reader(request: Request) -> Callable[[str, Any], Event | None]:
+    """Return a function that builds the events of a stream of samples; None for unknown kinds."""
+    forecast = Forecast()
 
-    def __init__(self, response: Response, request: Request) -> None:
-        super().__init__(response)
-        self._request, self._forecast = request, Forecast()
-
-    def _built(self, name: str, content: dict[str, Any]) -> Event | None:
+    def build(name: str, content: dict[str, Any]) -> Event | None:
+        nonlocal forecast
         if name == "start":
+            forecast = Forecast()  # of this attempt
             return Started(content)
         if name == "progress":
             share = float(content.get("share", content["t"]))
-            left = None if content.get("queued") else self._forecast.left(share)
+            left = None if content.get("queued") else forecast.left(share)
             return Progress(int(content["nfe"]), float(content["t"]), share, left, content)
         if name == "sample":
-            others = {key: value for key, value in content.items() if key not in ("t", "states")}
-            return State(float(content["t"]), states_of(content["states"]), others)
+            members = {key: value for key, value in content.items() if key not in ("t", "states")}
+            return State(float(content["t"]), states_of(content["states"]), members)
         if name == "completed":
-            self.ended = True
-            return Completed(decode_npz(b64decode(content["npz"]), self._request))
+            return Completed(decode_npz(b64decode(content["npz"]), request))
         return None
+
+    return build

@@ -82,16 +82,12 @@ def write_csv(file: IO[bytes], columns: Mapping[str, np.ndarray], head: bool = T
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(columns)
         file.write(text.getvalue().encode())
-    texts = [_digits(column) for column in columns.values()]
+    texts = []
+    for column in columns.values():
+        digits = f".{9 if column.dtype.itemsize <= 4 else 17}g" if column.dtype.kind == "f" else ""
+        texts.append([format(value, digits) for value in column.tolist()])
     for row in zip(*texts, strict=True):
         file.write((",".join(row) + "\n").encode())
-
-
-def _digits(column: np.ndarray) -> list[str]:
-    if column.dtype.kind != "f":
-        return [str(value) for value in column.tolist()]
-    digits = 9 if column.dtype.itemsize <= 4 else 17
-    return [f"{value:.{digits}g}" for value in column.tolist()]
 
 
 def numbers(array: np.ndarray) -> list[Any]:

@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pathline import _plot
-from pathline._table import html_table, text_table
+from pathline._show import html_table, percent, text_table
 from pathline._typed import member_of, typed
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class FrontierCurve:
         rows = [["solver", "NFE", "p50", "p95", "promised", "worst"]]
         for point in self.best:
             errors = (point.p50, point.p95, point.p95_high, point.worst)
-            rows.append([point.solver, str(point.nfe_most), *(f"{100 * error:.2g} %" for error in errors)])
+            rows.append([point.solver, str(point.nfe_most), *map(percent, errors)])
         return "\n".join(text_table(rows))
 
     def chart(self) -> str:
@@ -145,7 +145,7 @@ class Frontier:
         rows = [
             [
                 "" if curve.guidance is None else f"{curve.guidance:g}",
-                *(point.solver, str(point.nfe_most), f"{100 * point.p95:.2g} %", f"{100 * point.p95_high:.2g} %"),
+                *(point.solver, str(point.nfe_most), percent(point.p95), percent(point.p95_high)),
             ]
             for curve in self.curves
             for point in curve.best

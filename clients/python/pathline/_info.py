@@ -187,10 +187,5 @@ def solvers_of(document: Any) -> list[SolverInfo]:
     ]
 
 
-def load_of(document: Any) -> ServiceLoad:
-    """Read the response of ``/v1/load``."""
-    return typed(ServiceLoad, document)
-
-
 def _shape(value: Any) -> tuple[int | str, ...] | None:
     return tuple(size if isinstance(size, str) else int(size) for size in value) if isinstance(value, list) else None

@@ -206,10 +206,10 @@ def frontier(curves: Mapping[str, Sequence[FrontierPoint]], ax: Axes | None, tit
     """
     ax = _axes(ax)
     for label, points in curves.items():
-        best, others = ([(p.nfe_most, 100 * p.p95_high) for p in points if p.best is kind] for kind in (True, False))
+        best, beaten = ([(p.nfe_most, 100 * p.p95_high) for p in points if p.best is kind] for kind in (True, False))
         (line,) = ax.plot(*zip(*best, strict=True), "o-", linewidth=1, markersize=4, label=label) if best else (None,)
-        if others:
-            ax.plot(*zip(*others, strict=True), ".", color=line and line.get_color(), markersize=3, alpha=0.4)
+        if beaten:
+            ax.plot(*zip(*beaten, strict=True), ".", color=line and line.get_color(), markersize=3, alpha=0.4)
     ax.set(xscale="log", yscale="log", xlabel="NFE", ylabel="95 % of samples end within, % of spread", title=title)
     if len(curves) > 1:
         ax.legend()

@@ -64,10 +64,6 @@ class Budget:
                 raise InvalidValue(f"budget {text!r} is not understood at {part!r}; {example}", "budget") from None
         return cls(**limits)
 
-    def body(self) -> dict[str, Any]:
-        """Return the budget in the form of a request body."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
 
 _WITH_ARRAYS = (*NAMED, KNOWN)
 """Options that are objects with arrays by name."""
@@ -168,19 +164,14 @@ def _settings(members: Mapping[str, Any]) -> dict[str, Any]:
     }  # may be large
 
 
-def draw_seed() -> int:
-    """Draw a seed at random: one that programs which read numbers as doubles (JavaScript, jq) do not round."""
-    return secrets.randbelow(DRAWN_LIMIT)
-
-
 def chosen_seed(seed: SupportsIndex | None) -> int:
-    """Return the seed as an integer; a fresh one for None.
+    """Return the seed as an integer; for None a fresh one, which programs that read numbers as doubles do not round.
 
     Raises:
         TypeError: It is not an integer.
         InvalidValue: It is out of range.
     """
-    chosen = draw_seed() if seed is None else integer("seed", seed)
+    chosen = secrets.randbelow(DRAWN_LIMIT) if seed is None else integer("seed", seed)
     if not 0 <= chosen < SEED_LIMIT:
         message = f"seed={chosen} is not allowed; use an integer from 0 to 2**63 - 1, or None for a fresh one"
         raise InvalidValue(message, "seed")
@@ -267,17 +258,13 @@ def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments:
             example = "'values': y, 'mask': mask" if name == KNOWN else "'text': [0.1, 0.2]"
             kind = type(value).__name__
             raise TypeError(f"{name} is a {kind}; use a dict with a value for each name, such as {name}={{{example}}}")
+        if name == "budget" and isinstance(value, str):
+            value = Budget.parse(value)
+        if isinstance(value, Budget):
+            value = {limit: most for limit, most in vars(value).items() if most is not None}
         if value is not None:
-            members[name] = _plain(_as_body(name, value), name in _WITH_ARRAYS)
+            members[name] = _plain(value, name in _WITH_ARRAYS)
     return members
-
-
-def _as_body(name: str, value: Any) -> Any:
-    """Return the value of an option in the form of the request body; only a budget has another form."""
-    if name != "budget":
-        return value
-    budget = Budget.parse(value) if isinstance(value, str) else value
-    return budget.body() if isinstance(budget, Budget) else budget
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
@@ -312,14 +299,14 @@ def _encoded(document: Mapping[str, Any]) -> tuple[bytes, str]:
         if isinstance(value, np.ndarray)
     }
     if arrays:
-        others = {
+        plain = {
             member: {k: v for k, v in value.items() if not isinstance(v, np.ndarray)}
             if member in _WITH_ARRAYS
             else value
             for member, value in document.items()
         }
         archive = io.BytesIO()
-        np.savez(archive, request=np.array(_json(others)), **arrays)  # type: ignore[arg-type]  (names of entries)
+        np.savez(archive, request=np.array(_json(plain)), **arrays)  # type: ignore[arg-type]  (names of entries)
         return archive.getvalue(), "application/x-npz"
     return _json(document).encode(), "application/json"
 
@@ -327,22 +314,15 @@ def _encoded(document: Mapping[str, Any]) -> tuple[bytes, str]:
 def _json(document: Mapping[str, Any]) -> str:
     try:
         return json.dumps(document, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        raise _fault(document, error) from None
-
-
-def _fault(document: Mapping[str, Any], error: Exception) -> Exception:
-    """Return an error that says where a document has a value that json refused, because json does not say so."""
-    for name, content in document.items():
-        for place, value in _leaves(name, content):
-            if isinstance(value, float) and not math.isfinite(value):
-                return InvalidValue(f"{place}={value} is not finite; replace NaN and infinity", name)
-            if not isinstance(value, (str, int, float, type(None))):
-                kind = type(value).__name__
-                return TypeError(
-                    f"{place} is a {kind}, which cannot be sent; use real numbers, strings, lists or dicts"
-                )
-    return error
+    except (TypeError, ValueError) as refusal:  # which does not say where the value is
+        for name, content in document.items():
+            for place, value in _leaves(name, content):
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise InvalidValue(f"{place}={value} is not finite; replace NaN and infinity", name) from None
+                if not isinstance(value, (str, int, float, type(None))):
+                    advice = "which cannot be sent; use real numbers, strings, lists or dicts"
+                    raise TypeError(f"{place} is a {type(value).__name__}, {advice}") from None
+        raise refusal from None
 
 
 def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -371,16 +351,10 @@ def _plain(value: Any, arrays: bool = False) -> Any:
         return [_plain(item) for item in value]
     if not hasattr(value, "__array__"):
         return value
-    array = _array(value)
-    return array if arrays else array.tolist()
-
-
-def _array(value: Any) -> np.ndarray:
-    """Return an array of any library as a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
     if hasattr(value, "detach"):  # a torch tensor, perhaps on another device
         value = value.detach().cpu()
-        try:
-            return np.asarray(value)
-        except TypeError:
-            return np.asarray(value.float())
-    return np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except TypeError:  # bfloat16, which NumPy lacks
+        array = np.asarray(value.float())
+    return array if arrays else array.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -16,37 +16,10 @@ import httpx
 from pathline import errors
 from pathline._route import Route
 from pathline._typed import parsed
-from pathline._wire import MAX_BYTES
 
 _LONGEST_TEXT = 10_000  # characters of a server's text that an error shows
-_MAX_ERROR_BYTES = 1 << 20
+MAX_ERROR_BYTES = 1 << 20
 _SHOWN = 200  # characters of an unexpected body that a message quotes
-
-
-class Intake:
-    """Bounds the bytes of one response, as unpacked; an error is short.
-
-    Args:
-        response: Its head has arrived.
-    """
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._url, self._left = response.request.url, MAX_BYTES if response.is_success else _MAX_ERROR_BYTES
-        self._most = self._left
-
-    def add(self, part: bytes) -> bytes:
-        """Count bytes that arrived, and return them.
-
-        Raises:
-            ProtocolError: They are too many.
-        """
-        self._left -= len(part)
-        if self._left < 0:
-            raise errors.ProtocolError(
-                f"{self._url} sent more than {self._most:,} bytes; ask for fewer samples at a time, with iter_samples "
-                "or bulk"
-            )
-        return part
 
 
 def printable(text: str) -> str:
@@ -99,7 +72,11 @@ def problem(response: Response) -> errors.APIError:
 
     The status decides; the problem type becomes its `slug`.
     """
-    return problem_of(_document(response), response)
+    document: Any = None
+    if response.media_type.endswith("json"):
+        with suppress(ValueError):
+            document = parsed(response.content)
+    return problem_of(document if isinstance(document, dict) else {}, response)
 
 
 def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIError:
@@ -124,16 +101,6 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
     if isinstance(error, errors.ReplayDiffers) and isinstance(differences := document.get("differences"), list):
         error.differences = tuple(item for item in differences if isinstance(item, dict))
     return error
-
-
-def _document(response: Response) -> dict[str, Any]:
-    if not response.media_type.endswith("json"):
-        return {}
-    try:
-        document = parsed(response.content)
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _undocumented(response: Response) -> str:
@@ -172,19 +139,36 @@ def sending(url: str, route: Route) -> Iterator[None]:
     """Translate httpx exceptions until the head of the response has arrived."""
     try:
         yield
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise _unconnected(url, route, _reason(error)) from None  # the reason is in the message
-    except httpx.ProxyError as error:
-        raise _unproxied(url, route, _reason(error)) from None
-    except httpx.TimeoutException as error:
-        raise errors.RequestTimeout(
-            f"{url} did not respond{route.via} in time ({_reason(error)}); raise timeout_s, or the client's timeout"
-        ) from None
     except httpx.RequestError as error:
-        raise errors.TransportError(
-            f"the connection to {url}{route.via} broke before a response ({_reason(error)})"
-            + (f"; {route.detour}" if route.via else "")
-        ) from None
+        reason = _reason(error)
+        if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+            raise _unconnected(url, route, reason) from None  # the reason is in the message
+        if isinstance(error, httpx.ProxyError):  # it answered, but made no connection
+            # A proxy's 5xx, and its equivalent in SOCKS, mean that it could not reach the service, perhaps temporarily.
+            passing = re.match(r"5\d\d\b|.*could not connect", reason) is not None
+            message = f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}"
+            raise errors.TransportError(message, connected=False, retryable=passing) from None
+        if isinstance(error, httpx.TimeoutException):
+            raise errors.RequestTimeout(
+                f"{url} did not respond{route.via} in time ({reason}); raise timeout_s, or the client's timeout"
+            ) from None
+        advice = f"; {route.detour}" if route.via else ""
+        message = f"the connection to {url}{route.via} broke before a response ({reason}){advice}"
+        raise errors.TransportError(message) from None
+
+
+def _unconnected(url: str, route: Route, reason: str) -> errors.TransportError:
+    insecure = True
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        hint = "point SSL_CERT_FILE at the certificate of its authority"
+    elif "SSL" in reason or "TLS" in reason:
+        hint = "something listens there, but does not speak TLS: try http:// instead of https://"
+    else:
+        insecure = False
+        advice = "is the service running there? Set another address with PATHLINE_URL, Client(base_url) or --url"
+        hint = route.detour if route.via else advice
+    message = f"cannot connect to {url}{route.via} ({reason}); {hint}"
+    return errors.TransportError(message, connected=False, retryable=not insecure)
 
 
 @contextmanager
@@ -197,31 +181,8 @@ def reading(url: str) -> Iterator[None]:
             f"the response of {url} has not ended in time; raise timeout_s, or the client's timeout"
         ) from None
     except httpx.RequestError as error:
-        raise errors.ProtocolError(
-            f"the response of {url} was cut off half-way ({_reason(error)})", cut_off=True
-        ) from None
-
-
-def _unproxied(url: str, route: Route, reason: str) -> errors.TransportError:
-    """Return the error for a proxy that answered, but made no connection."""
-    # A proxy's 5xx, and its equivalent in SOCKS, mean that it could not reach the service, perhaps temporarily.
-    passing = re.match(r"5\d\d\b|.*could not connect", reason) is not None
-    message = f"cannot connect to {url}{route.via}, which answered {reason}; {route.detour}"
-    return errors.TransportError(message, connected=False, retryable=passing)
-
-
-def _unconnected(url: str, route: Route, reason: str) -> errors.TransportError:
-    insecure = True
-    if "CERTIFICATE_VERIFY_FAILED" in reason:
-        hint = "point SSL_CERT_FILE at the certificate of its authority"
-    elif "SSL" in reason or "TLS" in reason:
-        hint = "something listens there, but does not speak TLS: try http:// instead of https://"
-    else:
-        insecure = False
-        there = "is the service running there? Set another address with PATHLINE_URL, Client(base_url) or --url"
-        hint = route.detour if route.via else there
-    message = f"cannot connect to {url}{route.via} ({reason}); {hint}"
-    return errors.TransportError(message, connected=False, retryable=not insecure)
+        message = f"the response of {url} was cut off half-way ({_reason(error)})"
+        raise errors.ProtocolError(message, cut_off=True) from None
 
 
 def _reason(error: Exception) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 
 from pathline import _plot
 from pathline._files import save
-from pathline._page import page_url
 from pathline._plot import draw
+from pathline._show import page_url
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -112,24 +112,38 @@ class Failure:
     t: float | None
 
 
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ArrayResult(ABC):
     """Base of all results: each acts as its main array, and has its other arrays by name.
 
     ``np.asarray(result)``, ``len(result)`` and ``result[:10]`` are those of the main array; ``result["nfe"]`` is the
     array of that name.
+
+    Attributes:
+        nfe: Sequential velocity evaluations of the slowest sample.
+        status: ``"success"`` if that of all samples is, else the worst.
+        failed: The samples that did not reach the end.
+        latency: Where the time went.
+        model: Name of the model.
+        version: Its version.
+        checkpoint: Digest of its files.
+        solver: The solver as it was used: its name and all its parameters.
+        deterministic: Whether the service promises the same bits for the same request.
     """
 
-    model: str
-    version: int
-    solver: Mapping[str, Any]
     nfe: int
     status: str
     failed: tuple[Failure, ...]
     latency: Latency
+    model: str
+    version: int
+    checkpoint: str
+    solver: Mapping[str, Any]
+    deterministic: bool
 
-    @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays by name, the main one first."""
+        """Return all arrays by name, the main one first; those that the service has not sent are left out."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     @property
     def solver_text(self) -> str:
@@ -269,6 +283,16 @@ class ArrayResult(ABC):
         except (ValueError, ImportError):  # no picture, or no matplotlib
             return None
 
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self._what()} of {self.model} v{self.version} by {self.solver_text}, "
+            f"nfe={self.nfe}, status={self.status})"
+        )
+
+    @abstractmethod
+    def _what(self) -> str:
+        """Return what the arrays are, and how many."""
+
     @abstractmethod
     def _facts(self) -> dict[str, str]:
         """Return the lines of the summary, by name."""
@@ -297,27 +321,18 @@ class ArrayResult(ABC):
         return f"<div><b>{head}</b><table>{rows}</table>{image}</div>"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class SampleResult(ArrayResult):
     """Samples, their cost, and everything needed to reproduce them.
 
     Attributes:
         samples: The samples, shape (n, *data_shape).
-        nfe: Sequential velocity evaluations of the slowest sample.
         nfe_per_sample: Velocity evaluations of each sample, shape (n,), int64.
-        status: ``"success"`` if that of all samples is, else the worst.
         status_per_sample: Status of each sample, shape (n,), strings.
         t: Time that each sample reached, shape (n,), float64.
-        failed: The samples that did not reach the end.
         trace: The steps taken.
-        latency: Where the time went.
-        model: Name of the model.
-        version: Its version.
-        checkpoint: Digest of its files.
         seed: Seed of the starting noise; with it, the call can be repeated exactly.
         first_index: Index of the first sample in the seed's stream.
-        solver: The solver as it was used: its name and all its parameters.
-        deterministic: Whether the service promises the same bits for the same request.
         budget: The service's choice for a `Budget`: `solver`, `promised_error`, `reason` and more; empty without one.
         digest: SHA-256 of the bytes of `samples`; empty if the service did not report it.
         request: What else the request said, as `Client.replay` sends it back; long arrays as hashes.
@@ -333,21 +348,12 @@ class SampleResult(ArrayResult):
     """
 
     samples: np.ndarray
-    nfe: int
     nfe_per_sample: np.ndarray
-    status: str
     status_per_sample: np.ndarray
     t: np.ndarray
-    failed: tuple[Failure, ...]
     trace: Trace
-    latency: Latency
-    model: str
-    version: int
-    checkpoint: str
     seed: int
     first_index: int
-    solver: Mapping[str, Any]
-    deterministic: bool
     budget: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
     request: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -385,10 +391,10 @@ class SampleResult(ArrayResult):
         return {**super().describe(), "shape": list(self.samples.shape)}
 
     def __repr__(self) -> str:
-        return (
-            f"SampleResult({len(self)} samples of {self.model} v{self.version} by {self.solver_text}, "
-            f"nfe={self.nfe}, status={self.status}, seed={self.seed})"
-        )
+        return f"{super().__repr__()[:-1]}, seed={self.seed})"
+
+    def _what(self) -> str:
+        return f"{len(self)} samples"
 
     def _title(self) -> str:
         since = f", from index {self.first_index}" if self.first_index else ""

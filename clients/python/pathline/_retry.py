@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pathline.errors import APIError, PathlineError, TransportError
-
-
-def _jitter() -> float:
-    return secrets.SystemRandom().uniform(0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -48,15 +42,6 @@ class RetryPolicy:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not allowed; use seconds of at least 0")
 
-    def at_least(self, attempts: int, seconds: float) -> RetryPolicy:
-        """Return a policy with at least this many attempts and seconds."""
-        return replace(
-            self,
-            max_attempts=max(attempts, self.max_attempts),
-            max_total_s=max(seconds, self.max_total_s),
-            connect_s=max(seconds, self.connect_s),
-        )
-
     def wait(self, attempt: int, retry_after_s: float | None, factor: float) -> float:
         """Return the seconds between attempt number `attempt` (from 1) and the next."""
         planned = min(self.cap_s, self.base_s * 2.0 ** min(attempt - 1, 60)) * factor
@@ -65,32 +50,20 @@ class RetryPolicy:
         # Retry-After gets a little jitter too, or clients that were given the same second would collide.
         return max(planned, retry_after_s + min(planned, 0.1 * retry_after_s))
 
+    def wait_after(self, error: PathlineError, attempt: int, spent_s: float) -> float | None:
+        """Return the seconds until the next attempt; None to give up (the error then says how often and how long).
 
-class RequestAttempts:
-    """The attempts of one request: counts them, and decides how long to wait or when to give up."""
-
-    def __init__(
-        self,
-        policy: RetryPolicy,
-        clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = _jitter,
-    ) -> None:
-        self.policy = policy
-        self.count = 1
-        self._clock = clock
-        self._jitter = jitter
-        self._begun = clock()
-
-    def wait_after(self, error: PathlineError) -> float | None:
-        """Return the seconds until the next attempt; None to give up (the error then says how often and how long)."""
+        Args:
+            error: That of the attempt.
+            attempt: Its number, from 1.
+            spent_s: Seconds since the first attempt began.
+        """
         hint = error.retry_after_s if isinstance(error, APIError) else None
-        wait = self.policy.wait(self.count, hint, self._jitter())
-        spent = self._clock() - self._begun
-        longest = self.policy.max_total_s
+        wait = self.wait(attempt, hint, secrets.SystemRandom().uniform(0.5, 1.0))
+        longest = self.max_total_s
         if isinstance(error, TransportError) and not error.connected:
-            longest = min(longest, self.policy.connect_s)
-        if error.retryable and self.count < self.policy.max_attempts and spent + wait <= longest:
-            self.count += 1
+            longest = min(longest, self.connect_s)
+        if error.retryable and attempt < self.max_attempts and spent_s + wait <= longest:
             return wait
-        error.attempts, error.elapsed_s = self.count, spent
+        error.attempts, error.elapsed_s = attempt, spent_s
         return None

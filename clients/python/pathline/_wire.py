@@ -7,7 +7,7 @@ A connection of this module ends an answer that takes too long as a whole, and o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import httpcore
@@ -38,8 +38,8 @@ class Arrival:
         """A request is being sent; its answer may take the time of one read, and once more after its head."""
         self._since, self._bytes = self._clock(), 0
         self._line, self._skip = b"", 0
-        self._read: Callable[[bytes], None] | None = self._first_line
-        self._interim = self._chunked = False
+        self._lines: Generator[None, bytes, None] | None = self._follow()
+        next(self._lines)
 
     def left(self, seconds: float | None) -> float | None:
         """Return the seconds that the next read may take: longer than the limit, if at least 64 KiB arrive a second.
@@ -61,7 +61,7 @@ class Arrival:
             ProtocolError: The answer claims to be too long.
         """
         self._bytes, place = self._bytes + len(data), 0
-        while place < len(data) and self._read is not None:
+        while place < len(data) and self._lines is not None:
             if self._skip:
                 step = min(self._skip, len(data) - place)
                 self._skip, place = self._skip - step, place + step
@@ -70,30 +70,28 @@ class Arrival:
             self._line, place = self._line + data[place:end], end
             if self._line.endswith(b"\n"):
                 line, self._line = self._line.strip(), b""
-                self._read(line)
+                try:
+                    self._lines.send(line)
+                except StopIteration:
+                    self._lines = None
         return data
 
-    def _first_line(self, line: bytes) -> None:
-        if line:
-            self._interim, self._read = line[9:10] == b"1", self._header
-
-    def _header(self, line: bytes) -> None:
-        name, _, value = line.lower().partition(b":")
-        if name == b"content-length":
-            self._claim(value, 10)
-        elif name == b"transfer-encoding":
-            self._chunked = b"chunked" in value
-        elif not line and self._interim:
-            self._read = self._first_line
-        elif not line:
-            self._since, self._bytes = self._clock(), 0
-            self._read = self._chunk if self._chunked else None
-
-    def _chunk(self, line: bytes) -> None:
-        size = self._claim(line.partition(b";")[0], 16)
-        self._skip = size + 2
-        if not size:
-            self._read = None
+    def _follow(self) -> Generator[None, bytes, None]:
+        """Receive the lines of an answer's head and of its chunks, whose bytes are skipped."""
+        interim, chunked = True, False
+        while interim:
+            while not (status := (yield)):
+                pass
+            interim, chunked = status[9:10] == b"1", False
+            while header := (yield):
+                name, _, value = header.lower().partition(b":")
+                if name == b"content-length":
+                    self._claim(value, 10)
+                elif name == b"transfer-encoding":
+                    chunked = b"chunked" in value
+        self._since, self._bytes = self._clock(), 0
+        while chunked and (size := self._claim((yield).partition(b";")[0], 16)):
+            self._skip = size + 2
 
     def _claim(self, text: bytes, base: int) -> int:
         try:
@@ -108,10 +106,17 @@ class Arrival:
         return size
 
 
-class _Stream(httpcore.NetworkStream):
-    def __init__(self, inner: httpcore.NetworkStream) -> None:
+class _Watched:
+    """A connection; what is not read or written is that of httpcore."""
+
+    def __init__(self, inner: Any) -> None:
         self._inner, self._arrival = inner, Arrival()
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Stream(_Watched):
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         return self._arrival.add(self._inner.read(max_bytes, self._arrival.left(timeout)))
 
@@ -119,20 +124,11 @@ class _Stream(httpcore.NetworkStream):
         self._arrival.begin()
         self._inner.write(buffer, timeout)
 
-    def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+    def start_tls(self, *args: Any, **kwargs: Any) -> _Stream:
         return _Stream(self._inner.start_tls(*args, **kwargs))
 
-    def close(self) -> None:
-        self._inner.close()
 
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
-
-
-class _AsyncStream(httpcore.AsyncNetworkStream):
-    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
-        self._inner, self._arrival = inner, Arrival()
-
+class _AsyncStream(_Watched):
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         return self._arrival.add(await self._inner.read(max_bytes, self._arrival.left(timeout)))
 
@@ -140,14 +136,8 @@ class _AsyncStream(httpcore.AsyncNetworkStream):
         self._arrival.begin()
         await self._inner.write(buffer, timeout)
 
-    async def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
+    async def start_tls(self, *args: Any, **kwargs: Any) -> _AsyncStream:
         return _AsyncStream(await self._inner.start_tls(*args, **kwargs))
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
 
 
 def watched(transport: T) -> T:
@@ -155,10 +145,10 @@ def watched(transport: T) -> T:
     pool: Any = transport._pool
     connect = pool._network_backend.connect_tcp
 
-    def connected(*args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+    def connected(*args: Any, **kwargs: Any) -> _Stream:
         return _Stream(connect(*args, **kwargs))
 
-    async def connected_async(*args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
+    async def connected_async(*args: Any, **kwargs: Any) -> _AsyncStream:
         return _AsyncStream(await connect(*args, **kwargs))
 
     is_async = isinstance(transport, httpx.AsyncHTTPTransport)

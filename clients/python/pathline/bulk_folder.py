@@ -40,72 +40,71 @@ _BEFORE_JOB = {_CONDITIONS, _ARRAYS, "shards", "receipts", "tmp"}
 _CHANGED = "was changed after the job began; restore it"
 
 
-class Npy:
-    """NumPy's format: the samples only. The receipt records how they ended."""
-
-    def write(self, spec: JobSpec, rows: ShardRows, file: IO[bytes]) -> None:
-        """Write a shard."""
-        np.lib.format.write_array(file, rows.samples, allow_pickle=False)
-
-    def read(self, spec: JobSpec, first: int, content: bytes) -> ShardRows:
-        """Read a shard; raise a ValueError if it is damaged."""
-        stored = StoredArray(lambda: io.BytesIO(content))
-        return ShardRows(first, stored[: stored.shape[0]])
+def _write_npy(spec: JobSpec, rows: ShardRows, file: IO[bytes]) -> None:
+    """Write the samples of a shard only, as NumPy does; the receipt records how they ended."""
+    np.lib.format.write_array(file, rows.samples, allow_pickle=False)
 
 
-class Parquet:
-    """Apache Parquet: one row per sample, with its index in the seed, NFE, status and condition."""
-
-    def __init__(self) -> None:
-        self._arrow, self._parquet = needed("pyarrow", "bulk"), needed("pyarrow.parquet", "bulk")
-
-    def _lists(self, rows: NDArray[Any]) -> Any:
-        flat = rows.reshape(len(rows), -1)
-        return self._arrow.FixedSizeListArray.from_arrays(self._arrow.array(flat.reshape(-1)), flat.shape[1])
-
-    def write(self, spec: JobSpec, rows: ShardRows, file: IO[bytes]) -> None:
-        """Write a shard."""
-        assert rows.nfe is not None and rows.status is not None  # noqa: S101, PT018  (they were just made)
-        arrow, first = self._arrow, spec.first_index + rows.first
-        columns = {
-            "index": arrow.array(np.arange(first, first + len(rows.samples), dtype=np.int64)),
-            "sample": self._lists(rows.samples),
-            "nfe": arrow.array(rows.nfe),
-            "status": arrow.array(rows.status.astype(object), arrow.string()).dictionary_encode(),
-        }
-        if (condition := rows.condition) is not None:
-            columns["condition"] = arrow.array(condition) if condition.ndim == 1 else self._lists(condition)
-        about = {"shape": list(spec.shape), "model": spec.model, "version": spec.version, "seed": spec.seed}
-        if spec.columns:
-            about["columns"] = list(spec.columns)
-        table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(about | {"job": spec.digest})})
-        self._parquet.write_table(table, file, compression="zstd")
-
-    def read(self, spec: JobSpec, first: int, content: bytes) -> ShardRows:
-        """Read a shard; raise a ValueError if it is damaged."""
-        try:
-            # No threads of Arrow: one that lets go of the bytes while Python is finalized would abort the process.
-            table = self._parquet.ParquetFile(self._arrow.BufferReader(content)).read(use_threads=False)
-            columns = {name: table[name].combine_chunks() for name in table.column_names}
-            samples = columns["sample"].flatten().to_numpy().reshape(-1, *spec.shape)
-            condition = columns.get("condition")
-            if condition is not None:
-                wide = self._arrow.types.is_fixed_size_list(condition.type)
-                flat = condition.flatten().to_numpy().reshape(len(table), -1) if wide else None
-                condition = condition.to_numpy(zero_copy_only=False) if flat is None else flat
-            index = columns["index"].to_numpy()
-            begin = spec.first_index + first
-            if not np.array_equal(index, np.arange(begin, begin + len(index))):
-                raise ValueError("holds rows of another shard")
-            return ShardRows(first, samples, columns["nfe"].to_numpy(), None, condition)
-        except KeyError as error:
-            raise ValueError(f"lacks the column {error}") from None
-        except (self._arrow.ArrowException, OSError) as error:  # an OSError for most kinds of damage
-            raise ValueError(one_line(error)) from None
+def _read_npy(spec: JobSpec, first: int, content: bytes) -> ShardRows:
+    stored = StoredArray(lambda: io.BytesIO(content))
+    return ShardRows(first, stored[: stored.shape[0]])
 
 
-FORMATS: Mapping[str, type[Npy | Parquet]] = {"npy": Npy, "parquet": Parquet}
-"""Formats with one file per shard, whose suffix is the format's name."""
+def _write_parquet(spec: JobSpec, rows: ShardRows, file: IO[bytes]) -> None:
+    """Write one row per sample, with its index in the seed, NFE, status and condition."""
+    assert rows.nfe is not None and rows.status is not None  # noqa: S101, PT018  (they were just made)
+    arrow, first = needed("pyarrow", "bulk"), spec.first_index + rows.first
+
+    def lists(array: NDArray[Any]) -> Any:
+        flat = array.reshape(len(array), -1)
+        return arrow.FixedSizeListArray.from_arrays(arrow.array(flat.reshape(-1)), flat.shape[1])
+
+    columns = {
+        "index": arrow.array(np.arange(first, first + len(rows.samples), dtype=np.int64)),
+        "sample": lists(rows.samples),
+        "nfe": arrow.array(rows.nfe),
+        "status": arrow.array(rows.status.astype(object), arrow.string()).dictionary_encode(),
+    }
+    if (condition := rows.condition) is not None:
+        columns["condition"] = arrow.array(condition) if condition.ndim == 1 else lists(condition)
+    about = {"shape": list(spec.shape), "model": spec.model, "version": spec.version, "seed": spec.seed}
+    if spec.columns:
+        about["columns"] = list(spec.columns)
+    table = arrow.table(columns).replace_schema_metadata({"pathline": json.dumps(about | {"job": spec.digest})})
+    needed("pyarrow.parquet", "bulk").write_table(table, file, compression="zstd")
+
+
+def _read_parquet(spec: JobSpec, first: int, content: bytes) -> ShardRows:
+    arrow, parquet = needed("pyarrow", "bulk"), needed("pyarrow.parquet", "bulk")
+    try:
+        # No threads of Arrow: one that lets go of the bytes while Python is finalized would abort the process.
+        table = parquet.ParquetFile(arrow.BufferReader(content)).read(use_threads=False)
+        columns = {name: table[name].combine_chunks() for name in table.column_names}
+        samples = columns["sample"].flatten().to_numpy().reshape(-1, *spec.shape)
+        condition = columns.get("condition")
+        if condition is not None:
+            wide = arrow.types.is_fixed_size_list(condition.type)
+            flat = condition.flatten().to_numpy().reshape(len(table), -1) if wide else None
+            condition = condition.to_numpy(zero_copy_only=False) if flat is None else flat
+        index = columns["index"].to_numpy()
+        begin = spec.first_index + first
+        if not np.array_equal(index, np.arange(begin, begin + len(index))):
+            raise ValueError("holds rows of another shard")
+        return ShardRows(first, samples, columns["nfe"].to_numpy(), None, condition)
+    except KeyError as error:
+        raise ValueError(f"lacks the column {error}") from None
+    except (arrow.ArrowException, OSError) as error:  # an OSError for most kinds of damage
+        raise ValueError(one_line(error)) from None
+
+
+FORMATS: dict[str, tuple[Callable[..., None], Callable[..., ShardRows]]] = {
+    "npy": (_write_npy, _read_npy),
+    "parquet": (_write_parquet, _read_parquet),
+}
+"""Formats with one file per shard, whose suffix is the format's name.
+
+Functions that write a shard, and that read one, its first row known; the latter raise a ValueError if it is damaged.
+"""
 
 
 class JobStore:
@@ -196,17 +195,15 @@ class Folder:
         except ValueError as error:
             raise BulkConflict(f"{self.address}/{_JOB}: is not a job of this release: {one_line(error)}") from None
 
-    def conditions(self, spec: JobSpec) -> RowConditions | None:
-        """Return the job's table or arrays of conditions, if it has any.
+    def conditions(self, spec: JobSpec) -> RowConditions:
+        """Return the job's table or arrays of conditions.
 
         Raises:
             BulkConflict: They differ from those that the job began with.
             OSError: They cannot be read.
         """
-        if spec.arrays:
-            return Arrays({name: self._array(name, digest) for name, digest in spec.arrays.items()}, spec.total)
         if not spec.table:
-            return None
+            return Arrays({name: self._array(name, digest) for name, digest in spec.arrays.items()}, spec.total)
         [content] = self.store.read([_CONDITIONS])
         with contextlib.suppress(ValueError, LookupError, TypeError):
             members = parsed(content)
@@ -229,12 +226,12 @@ class Folder:
                 return array
         raise BulkConflict(f"{self.address}/{place}: {_CHANGED}")
 
-    def create(self, spec: JobSpec, conditions: RowConditions | None) -> None:
+    def create(self, spec: JobSpec, conditions: RowConditions) -> None:
         """Create a job in this folder; the spec is written last. Raise an OSError if that is not possible."""
         if isinstance(conditions, ConditionCounts):
             members = {"condition": list(conditions.conditions), "count": list(conditions.counts)}
             self._write_json(_CONDITIONS, members)
-        elif conditions is not None:
+        else:
             for name, source in conditions.sources.items():
                 self.store.write(f"{_ARRAYS}/{name}.npy", lambda file, source=source: write_array(source, file))
         self.prepare(spec)
@@ -289,8 +286,8 @@ class Folder:
 
     def write_rows(self, spec: JobSpec, shard: int, rows: ShardRows) -> None:
         """Store the rows of a shard; raise an OSError if that is not possible."""
-        written = FORMATS[spec.format]()
-        self.store.write(f"shards/{shard:05d}.{spec.format}", lambda file: written.write(spec, rows, file))
+        write, _ = FORMATS[spec.format]
+        self.store.write(f"shards/{shard:05d}.{spec.format}", lambda file: write(spec, rows, file))
 
     def rows(self, spec: JobSpec, shard: int) -> ShardRows:
         """Read the rows of a shard.
@@ -300,7 +297,8 @@ class Folder:
             OSError: They cannot be read.
         """
         [content] = self.store.read([f"shards/{shard:05d}.{spec.format}"])
-        return FORMATS[spec.format]().read(spec, spec.range(shard)[0], content)
+        _, read = FORMATS[spec.format]
+        return read(spec, spec.range(shard)[0], content)
 
     def note_failure(self, shard: int, reason: str, tries: int) -> None:
         """Record that a shard could not be made; raise an OSError if that is not possible."""

@@ -28,6 +28,7 @@ drawn before it is first sent.
 
 from __future__ import annotations
 
+import copyreg
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -182,13 +183,7 @@ class APIError(PathlineError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without this, an error raised in a worker process could not be passed back to its parent.
-        return _restore, (type(self), self.args, dict(self.__dict__))
-
-
-def _restore(kind: type[APIError], args: tuple[Any, ...], state: dict[str, Any]) -> APIError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), dict(self.__dict__)  # type: ignore[attr-defined]
 
 
 class InvalidRequest(APIError):

@@ -22,6 +22,7 @@ from models.forms.rows import (
     work,
 )
 from models.noise import noise
+from models.shapes import FreeAxis
 from models.velocity import VelocityError
 from solvers.derived import JacobianField, LogDensityField
 
@@ -376,16 +377,18 @@ def test_the_same_module_without_its_leak_is_independent() -> None:
 
 
 def test_a_call_has_as_many_rows_as_share_starts_or_weights_and_one_where_products_take_the_time() -> None:
-    def meta(*shape: int) -> Callable[[int], tuple[Tensor]]:
-        return lambda rows: (torch.empty(rows, *shape, device="meta"),)
+    def rows(network: nn.Module, *shape: int | str) -> int | None:
+        return best_rows(
+            network, [(shape, torch.float32)], {"T": FreeAxis(min=6, max=6), "W": FreeAxis(min=64, max=64)}
+        )
 
     with torch.device("meta"):
         small, wide = nn.Linear(64, 64), nn.Linear(4096, 4096)
         picture = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1))
-    assert best_rows(small, meta(64)) is None
-    assert best_rows(wide, meta(4096)) == 8
-    assert best_rows(wide, meta(512, 4096)) == 1  # 512 tokens read the weights once
-    assert best_rows(picture, meta(64, 64, 64)) == 1
-    assert best_rows(wide, meta(6, 4096)) == 8
-    assert best_rows(wide, meta(6, 4096), free=True) == 1
-    assert best_rows(small, meta(64), free=True) == 8
+    assert rows(small, 64) is None
+    assert rows(wide, 4096) == 8
+    assert rows(wide, 512, 4096) == 1  # 512 tokens read the weights once
+    assert rows(picture, 64, 64, 64) == 1
+    assert rows(wide, 6, 4096) == 8
+    assert rows(wide, "T", 4096) == 1
+    assert rows(small, "W") == 8

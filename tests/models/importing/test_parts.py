@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from models.__main__ import main
 from models.checkpoint.loading import load
 from models.importing.files import ForeignError
-from models.importing.parts import PreludeSource, make_decoder
+from models.importing.parts import make_decoder
 from models.importing.weights import import_program, import_weights
 from models.shapes import FreeAxis
 from tests.service.latent import CONDITIONS, Latent, export, exported
@@ -31,7 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def latent(files: dict[str, Path], root: Path, **changed: Any) -> Path:
     fields: dict[str, Any] = {"inputs": INPUTS, "conditions": CONDITIONS, "decoder": {"program": files["decoder"]}}
-    fields |= {"prelude": PreludeSource(files["prelude"], outputs=["tokens", "counts"])}
+    fields |= {"prelude": files["prelude"], "prelude_outputs": ["tokens", "counts"]}
     return import_program(files["velocity"], root, "latent", **(fields | changed)).path
 
 
@@ -241,4 +241,4 @@ def test_preludes_that_are_refused(
     files: dict[str, Path], tmp_path: Path, changed: dict[str, Any], report: str
 ) -> None:
     with pytest.raises(ForeignError, match=report):
-        latent(files, tmp_path, prelude=PreludeSource(files["prelude"], **changed), conditions={})
+        latent(files, tmp_path, **{f"prelude_{names}": value for names, value in changed.items()}, conditions={})

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.importing.programs import read_function
-from models.program.aten import OperationError, operation
+from models.program.aten import operation
 from models.program.function import Function, FunctionConfig
 
 ONES = torch.ones
@@ -37,7 +37,7 @@ ONES = torch.ones
     ],
 )
 def test_what_is_not_listed_is_refused(name: str) -> None:
-    with pytest.raises(OperationError, match="not among those that a program may use"):
+    with pytest.raises(ValueError, match="not among those that a program may use"):
         operation(f"torch.ops.aten.{name}")
 
 
@@ -45,7 +45,7 @@ def test_what_is_not_listed_is_refused(name: str) -> None:
     "name", ["remainder.int", "remainder.default", "mul.left_t", "add.t", "pow.int", "to.prim_dtype"]
 )
 def test_arithmetic_of_bare_numbers_and_lists_is_refused(name: str) -> None:
-    with pytest.raises(OperationError, match="makes no tensors"):
+    with pytest.raises(ValueError, match="makes no tensors"):
         operation(f"torch.ops.aten.{name}")
 
 
@@ -91,7 +91,7 @@ def test_arithmetic_of_bare_numbers_and_lists_is_refused(name: str) -> None:
 def test_arguments_that_kernels_trust_are_checked(
     name: str, arguments: tuple[Any, ...], named: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(OperationError, match=message):
+    with pytest.raises(ValueError, match=message):
         operation(f"torch.ops.aten.{name}")(*arguments, **named)
 
 
@@ -145,7 +145,7 @@ def test_networks_of_these_operations_are_exported_read_and_run(
     ],
 )
 def test_a_refusal_says_what_helps(target: str, message: str) -> None:
-    with pytest.raises(OperationError, match=message):
+    with pytest.raises(ValueError, match=message):
         operation(target)
 
 
@@ -154,13 +154,13 @@ def test_a_refusal_says_what_helps(target: str, message: str) -> None:
     [("pow", (10, 10**9)), ("pow", (2, 64)), ("mul", (2**40, 2**40)), ("add", (2**63 - 1, 1)), ("sub", (-(2**63), 1))],
 )
 def test_integers_fit_into_64_bits(name: str, numbers: tuple[int, int]) -> None:
-    with pytest.raises(OperationError, match="64 bits"):
+    with pytest.raises(ValueError, match="64 bits"):
         operation(f"_operator.{name}")(*numbers)
 
 
 @pytest.mark.parametrize("value", ["a", [0], (1,), ONES(1), None])
 def test_arithmetic_takes_numbers_only(value: Any) -> None:
-    with pytest.raises(OperationError, match="takes numbers"):
+    with pytest.raises(ValueError, match="takes numbers"):
         operation("_operator.mul")(value, 5)
 
 

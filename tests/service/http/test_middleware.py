@@ -20,21 +20,21 @@ def _service(draining: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("wanted", ["abc-123", "0af7651916cd43dd8448eb211c80319c", "a" * 128, "x/y:z=+1"])
-async def test_sane_id_is_echoed(running: Any, wanted: str) -> None:
-    answer = await running.http.get("/livez", headers={"X-Request-ID": wanted})
+async def test_sane_id_is_echoed(shared: Any, wanted: str) -> None:
+    answer = await shared.http.get("/livez", headers={"X-Request-ID": wanted})
     assert answer.headers["x-request-id"] == wanted
 
 
 @pytest.mark.parametrize("wanted", ["", "a b", "a" * 129, "<script>", "a\tb", "é".encode()])
-async def test_other_ids_are_replaced(running: Any, wanted: str | bytes) -> None:
-    answer = await running.http.get("/livez", headers={"X-Request-ID": wanted})
+async def test_other_ids_are_replaced(shared: Any, wanted: str | bytes) -> None:
+    answer = await shared.http.get("/livez", headers={"X-Request-ID": wanted})
     assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
 
 
-async def test_server_timing(running: Any) -> None:
-    plain = (await running.http.get("/livez")).headers["server-timing"]
+async def test_server_timing(shared: Any) -> None:
+    plain = (await shared.http.get("/livez")).headers["server-timing"]
     assert re.fullmatch(r"total;dur=\d+\.\d{3}", plain)
-    solved = (await running.post()).headers["server-timing"]
+    solved = (await shared.post()).headers["server-timing"]
     assert re.fullmatch(
         r"queue;dur=1\.000, solve;dur=10\.000, network;dur=8\.000, encode;dur=\d+\.\d{3}, total;dur=\d+\.\d{3}", solved
     )

@@ -17,21 +17,21 @@ from service.state import VERSION
 pytestmark = pytest.mark.anyio
 
 
-async def test_the_server(running: Any) -> None:
-    body = (await running.http.get("/v2")).json()
+async def test_the_server(shared: Any) -> None:
+    body = (await shared.http.get("/v2")).json()
     assert body == {"name": "pathline", "version": VERSION, "extensions": EXTENSIONS}
 
 
-async def test_a_model(running: Any) -> None:
-    body = (await running.http.get("/v2/models/moons")).json()
+async def test_a_model(shared: Any) -> None:
+    body = (await shared.http.get("/v2/models/moons")).json()
     assert (body["name"], body["versions"]) == ("moons", ["1", "2"])
     assert body["inputs"][0] == {"name": "x0", "datatype": "FP32", "shape": [-1, 2]}
     assert {"name": "known.values", "datatype": "FP32", "shape": [-1, 2]} in body["inputs"]
     assert {"name": "samples", "datatype": "FP32", "shape": [-1, 2]} in body["outputs"]
     assert [output["name"] for output in body["outputs"]] == [*ALWAYS, "saved", "log_prob", *TRACE]
-    digits = (await running.http.get("/v2/models/digits/versions/1")).json()
+    digits = (await shared.http.get("/v2/models/digits/versions/1")).json()
     assert digits["outputs"][0]["shape"] == [-1, 4, 4]
-    assert (await running.http.get("/v2/models/gaussian")).json()["outputs"][0]["datatype"] == "FP64"
+    assert (await shared.http.get("/v2/models/gaussian")).json()["outputs"][0]["datatype"] == "FP64"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ async def test_a_model(running: Any) -> None:
     ],
 )
 async def test_a_conditional_model(running: Any, condition: Any, expected: dict[str, Any]) -> None:
-    async with running.service.lease("moons", None) as served:
+    with await running.service.lease("moons", None) as served:
         pass
     card: Card = served.card.model_copy(update={"conditions": {"condition": condition}})
     object.__setattr__(served, "card", card)
@@ -50,7 +50,7 @@ async def test_a_conditional_model(running: Any, condition: Any, expected: dict[
 
 
 async def test_data_in_float64_of_a_float32_model(running: Any) -> None:
-    async with running.service.lease("moons", None) as served:
+    with await running.service.lease("moons", None) as served:
         pass
     decoder = served.card.decoder.model_copy(update={"dtype": "float64"})
     object.__setattr__(served, "card", served.card.model_copy(update={"decoder": decoder}))

@@ -21,9 +21,12 @@ def registry_of(root: Path, engine: Any, clock: Callable[[], float] = monotonic,
 
 def acquired(registry: Registry, name: str, version: int | None = None) -> Lease:
     """Return a lease, filled as by a request."""
-    lease = registry.lease(name, version)
-    asyncio.run(lease.acquire())
-    return lease
+    return asyncio.run(registry.lease(name, version))
+
+
+def loaded(registry: Registry) -> list[ModelVersion]:
+    """Return every version that can be leased without loading it."""
+    return [model for entry in registry.entries() for model in entry.loaded.values()]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ def test_transient_faults_are_tried_again_ever_later_and_others_are_not_counted(
         entry = entry.with_fault(1, "disk", 100.0, transient=True)
         waits.append(entry.broken[1].again_at - 100)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert entry.with_fault(1, "damaged", 100.0).broken[1].tries == 1
+    assert entry.with_fault(1, "damaged", 100.0).broken[1].wait_s == 1
 
 
 def test_changes_between_two_entries() -> None:

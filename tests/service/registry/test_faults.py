@@ -92,13 +92,13 @@ def test_one_unreadable_moment_after_an_unload_passes(
     models.unload("moons").result()
     opening(f"moons/2/{file}", error)
     assert answers(models, "moons") == 1
-    assert models.summary("moons")["fallback_from"] == 2
+    assert models.entry("moons").summary()["fallback_from"] == 2
     opening(f"moons/2/{file}", None)
     clock.now += 1
     models.refresh()
     assert answers(models, "moons") == 2
     assert models.broken() == {}
-    assert models.summary("moons")["fallback_from"] is None
+    assert models.entry("moons").summary()["fallback_from"] is None
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory"), TimeoutError("slow")])
@@ -216,7 +216,7 @@ def test_a_loaded_version_whose_files_lead_out_stops_no_other(
     assert models.refresh().loaded == [("gaussian", 1)]
     assert answers(models, "moons") == 2
     assert "leads out of the repository" in models.broken()["moons"][2]
-    assert str(tmp_path) not in str(models.describe("moons"))
+    assert str(tmp_path) not in str(models.entry("moons").describe())
 
 
 def test_a_link_that_led_out_is_served_once_it_is_a_copy(
@@ -249,7 +249,7 @@ def test_a_deleted_version_answers_until_another_does(
     assert models.refresh().unloaded == [("moons", 2)]
     assert meanwhile == [2]
     assert answers(models, "moons") == 1
-    assert models.describe("moons")["versions"] == [1]
+    assert models.entry("moons").describe()["versions"] == [1]
 
 
 def test_a_version_that_was_deleted_or_spoilt_after_an_unload_gives_way_at_once(models: Registry, root: Path) -> None:

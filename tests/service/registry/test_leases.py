@@ -12,7 +12,7 @@ import pytest
 from engine.job import EngineFailed, Overloaded, TooLate
 from service.http.context import Context
 from service.responses import arrays
-from tests.service.registry.asking import acquired, leased, registry_of
+from tests.service.registry.asking import acquired, leased, loaded, registry_of
 
 FIXED: dict[str, Any] = {"model": "moons", "num_samples": 2, "seed": 0, "solver": "rk4", "steps": 2}
 SAMPLE, STREAM = "/v1/sample", "/v1/sample/stream"
@@ -156,7 +156,7 @@ ENDINGS: list[Ending] = [
 async def _all_is_returned(running: Any) -> None:
     """Check that only one lease, besides those of requests, keeps the version, and nothing once it is returned."""
     registry = running.service.registry
-    async with registry.lease("moons") as model:
+    with await registry.lease("moons") as model:
         assert model.leases.out == 1
         registry.unload("moons").result()
         assert "moons" in {arena.name for arena in running.engine.arenas}
@@ -181,7 +181,7 @@ async def test_a_large_answer_holds_its_lease_until_it_is_out(
 ) -> None:
     exchange = Exchange(running, SAMPLE, **LARGE)
     out: list[int] = []
-    [model] = [model for model in running.service.registry.loaded() if model.name == "moons"]
+    [model] = [model for model in loaded(running.service.registry) if model.name == "moons"]
     send, write = exchange._send, arrays.ENCODERS["application/json"].encode
 
     async def watched(message: Any) -> None:
@@ -258,7 +258,6 @@ def test_a_dropped_lease_is_logged_and_no_collector_unloads(
 
 @pytest.mark.anyio
 async def test_an_error_within_a_block_returns_the_lease(running: Any) -> None:
-    with pytest.raises(ValueError, match="odd"):
-        async with running.service.lease("moons", None):
-            raise ValueError("odd")
+    with pytest.raises(ValueError, match="odd"), await running.service.lease("moons", None):
+        raise ValueError("odd")
     await _all_is_returned(running)

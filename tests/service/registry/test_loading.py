@@ -13,7 +13,7 @@ import pytest
 from service.errors import Kind, ProblemError
 from service.registry import loading
 from service.settings import Settings
-from tests.service.registry.asking import Gate, acquired, answers, leased, registry_of
+from tests.service.registry.asking import Gate, acquired, answers, leased, loaded, registry_of
 
 pytestmark = pytest.mark.anyio
 
@@ -104,7 +104,7 @@ async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch:
 
 async def _until_loads_wait(running: Any, count: int, *requests: "asyncio.Future[Any]") -> None:
     async with asyncio.timeout(60):
-        while len(running.service.registry._loads) < count:
+        while len(running.service.registry._loads.waiting()) < count:
             for request in requests:
                 assert not request.done(), request.result().text
             await asyncio.sleep(0.01)
@@ -190,7 +190,7 @@ def test_versions_that_requests_hold_are_not_unloaded_for_others(settings: Setti
     assert caught.value.kind is Kind.OVERLOADED
     assert caught.value.headers["Retry-After"] == "1"
     assert models.broken() == {}
-    assert {model.version for model in models.loaded()} == {1, 2, 3, OLD}  # still available to others
+    assert {model.version for model in loaded(models)} == {1, 2, 3, OLD}  # still available to others
     assert answers(models, "moons") == OLD
     held[1].release()
     assert answers(models, "moons", 4) == 4
@@ -204,7 +204,7 @@ def test_an_unloaded_version_that_is_held_is_not_loaded_twice(settings: Settings
     models.load_all()
     with leased(models, "moons") as held:
         models.unload("moons").result()
-        assert models.loaded() == []
+        assert loaded(models) == []
         with leased(models, "moons") as found:
             assert found is held
         assert len(engine.arenas) == 1

@@ -40,8 +40,8 @@ def root(repository: Path, tmp_path: Path) -> Path:
 
 
 def tuned(models: Registry) -> tuple[list[str], str]:
-    found = models.summary("moons")
-    served = models.describe("moons")["served"][0]
+    found = models.entry("moons").summary()
+    served = models.entry("moons").describe()["served"][0]
     assert (served["tuned"], served["tuned_fault"]) == (found["tuned"], found["tuned_fault"])
     return found["tuned"], found["tuned_fault"]
 
@@ -81,7 +81,7 @@ def test_plans_that_cannot_be_used_leave_the_model_served(
     assert read_card(folder).weights_sha256 in fault
     assert str(root) not in fault
     assert "is served without its tuned plans: plans.json: belongs to other weights" in caplog.text
-    assert models.summary("moons")["status"] == "served"
+    assert models.entry("moons").summary()["status"] == "served"
     write(folder, 5)
     models.refresh()
     assert tuned(models) == (["tuned-5"], "")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_model_that_cannot_be_made_ready(running: Any, error: Exception, kind: Kind) -> None:
     running.engine.unready = error
     registry = running.service.registry
-    async with running.service.lease("moons", None) as model:
+    with await running.service.lease("moons", None) as model:
         with pytest.raises(ProblemError) as caught:
             await registry.ready(model, JACOBIAN, time.monotonic() + 5)
         assert caught.value.kind is kind
@@ -44,7 +44,7 @@ async def test_making_ready_is_done_once_and_waited_for_no_longer_than_allowed(r
         return prepare(*arguments)
 
     engine.prepare = slowly
-    async with service.lease("moons", None) as model:
+    with await service.lease("moons", None) as model:
         waiting = [asyncio.ensure_future(ready(model, JACOBIAN, time.monotonic() + 60)) for _ in range(3)]
         with pytest.raises(ProblemError, match="for the first time") as caught:
             await ready(model, JACOBIAN, time.monotonic() + 0.01)
@@ -65,7 +65,7 @@ async def test_a_model_is_leased_while_it_is_made_ready_also_when_nobody_waits_a
         return prepare(*arguments)
 
     engine.prepare = slowly
-    async with service.lease("moons", None) as model:
+    with await service.lease("moons", None) as model:
         waits = asyncio.ensure_future(service.registry.ready(model, JACOBIAN, time.monotonic() + 60))
         await asyncio.to_thread(entered.wait, 10)
         waits.cancel()

@@ -14,7 +14,7 @@ from models.repository import RepositoryError
 from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
 from service.settings import Settings, StartError
-from tests.service.registry.asking import acquired, answers, leased, registry_of
+from tests.service.registry.asking import acquired, answers, leased, loaded, registry_of
 
 
 def _spoil(folder: Path) -> None:
@@ -32,7 +32,7 @@ def test_highest_version_answers(root: Path, engine: Any) -> None:
     models = registry_of(root, engine)
     models.load_all()
     assert answers(models, "moons") == 2
-    assert [served.version for served in models.loaded()] == [2]
+    assert [served.version for served in loaded(models)] == [2]
     assert list(engine.loaded) == [("moons", 2)]
 
 
@@ -49,7 +49,7 @@ def test_bad_highest_version_leaves_the_old_one(root: Path, engine: Any) -> None
     models = registry_of(root, engine)
     models.load_all()
     assert answers(models, "moons") == 1
-    body = models.describe("moons")
+    body = models.entry("moons").describe()
     assert (body["status"], body["serving"], body["versions"]) == ("served", 1, [1, 2])
     assert body["unavailable"][0]["reason"].startswith("moons/2/weights.safetensors")
     with pytest.raises(ProblemError, match="version 2 cannot be served") as caught:
@@ -66,7 +66,7 @@ def test_a_new_model_can_be_waited_for_until_it_answers(
     calls, load = [], engine.load
 
     def ask_meanwhile(*what: Any) -> Any:
-        assert (models.summary("new")["status"], models.summary("new")["loaded"]) == ("loading", False)
+        assert (models.entry("new").summary()["status"], models.entry("new").summary()["loaded"]) == ("loading", False)
         with pytest.raises(ProblemError, match="'new' is being loaded; try again") as caught:
             models.check_ready("new")
         calls.append(caught.value.kind)
@@ -115,7 +115,7 @@ def test_repository_that_is_none(tmp_path: Path, engine: Any, kind: str) -> None
 def test_other_names(root: Path, engine: Any, name: str) -> None:
     models = registry_of(root, engine)
     models.load_all()
-    for ask in (models.check_ready, models.describe, lambda name: answers(models, name)):
+    for ask in (models.check_ready, models.entry, lambda name: answers(models, name)):
         with pytest.raises(ProblemError, match="available: moons"):
             ask(name)
 
@@ -134,9 +134,9 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
     monkeypatch.setattr(Path, "iterdir", refuse)
     models = registry_of(root, engine)
     models.load_all()
-    assert models.names() == ["gaussian", "moons"]
+    assert [entry.name for entry in models.entries()] == ["gaussian", "moons"]
     reason = "gaussian: cannot be read: Permission denied"
-    assert models.describe("gaussian")["unavailable"] == [{"version": None, "reason": reason}]
+    assert models.entry("gaussian").describe()["unavailable"] == [{"version": None, "reason": reason}]
     with pytest.raises(ProblemError, match=f"model 'gaussian' cannot be served: {reason}") as caught:
         answers(models, "gaussian")
     assert caught.value.kind is Kind.NOT_READY  # permissions may be granted
@@ -167,7 +167,7 @@ def test_a_new_version_takes_over(models: Registry, root: Path, engine: Any) -> 
     assert [arena.version for arena in engine.arenas] == [2, 3]  # a request still holds the old one
     old.release()
     assert [arena.version for arena in engine.arenas] == [3]
-    assert models.describe("moons")["versions"] == [1, 2, 3]
+    assert models.entry("moons").describe()["versions"] == [1, 2, 3]
 
 
 def test_a_version_that_is_asked_for_by_number_stays(models: Registry, root: Path, engine: Any) -> None:
@@ -179,11 +179,11 @@ def test_a_version_that_is_asked_for_by_number_stays(models: Registry, root: Pat
 
 
 def test_nothing_changes_when_nothing_changed(models: Registry, engine: Any) -> None:
-    before = models.describe("moons")
+    before = models.entry("moons").describe()
     changes = models.refresh()
     assert not changes.loaded
     assert not changes.refused
-    assert models.describe("moons") == before
+    assert models.entry("moons").describe() == before
     assert len(engine.arenas) == 1
 
 
@@ -193,38 +193,40 @@ def test_a_half_copied_version_waits_until_it_is_whole(models: Registry, root: P
     (folder / "weights.safetensors").write_bytes(weights[:100])
     assert [refused[:2] for refused in models.refresh().refused] == [("moons", 3)]
     assert answers(models, "moons") == 2
-    [fault] = models.describe("moons")["unavailable"]
+    [fault] = models.entry("moons").describe()["unavailable"]
     assert fault["version"] == 3
     assert "is damaged" in fault["reason"]
     assert not models.refresh().refused  # reported once
     (folder / "weights.safetensors").write_bytes(weights)
     assert models.refresh().loaded == [("moons", 3)]
-    assert models.describe("moons")["unavailable"] == []
+    assert models.entry("moons").describe()["unavailable"] == []
 
 
 def test_a_version_without_a_card_is_refused_with_the_reason(models: Registry, root: Path) -> None:
     (root / "moons" / "3").mkdir()
     models.refresh()
-    assert "moons/3/card.json: is missing; the folder contains nothing" in str(models.describe("moons")["unavailable"])
+    assert "moons/3/card.json: is missing; the folder contains nothing" in str(
+        models.entry("moons").describe()["unavailable"]
+    )
     assert answers(models, "moons") == 2
 
 
 def test_a_served_version_whose_files_change_goes_on_as_it_was(models: Registry, root: Path) -> None:
-    [served] = models.loaded()
+    [served] = loaded(models)
     weights = root / "moons" / "2" / "weights.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1])
     assert "was changed after it was loaded" in models.refresh().refused[0][2]
     with leased(models, "moons") as model:
         assert model is served
-    assert models.describe("moons")["serving"] == 2
+    assert models.entry("moons").describe()["serving"] == 2
     models.unload("moons").result()  # then the version on disk is loaded
     models.refresh()
     assert answers(models, "moons") == 1
 
 
 def test_equal_files_in_place_of_the_loaded_ones_are_no_change(models: Registry, root: Path) -> None:
-    [served] = models.loaded()
+    [served] = loaded(models)
     folder = root / "moons" / "2"
     for change in ("touch", "copy"):
         if change == "touch":
@@ -235,8 +237,8 @@ def test_equal_files_in_place_of_the_loaded_ones_are_no_change(models: Registry,
             shutil.rmtree(folder)
             (root / ".next").rename(folder)
         assert models.refresh().refused == []
-        assert models.describe("moons")["unavailable"] == []
-        assert models.loaded() == [served]
+        assert models.entry("moons").describe()["unavailable"] == []
+        assert loaded(models) == [served]
     card = folder / "card.json"
     card.write_text(card.read_text().replace("none", "nine"))  # as large as before, and not the same
     assert "was changed after it was loaded" in models.refresh().refused[0][2]
@@ -250,7 +252,7 @@ def test_models_appear_and_disappear(models: Registry, root: Path, repository: P
     assert answers(models, "moons") == 1
     shutil.rmtree(root / "moons")
     models.refresh()
-    assert models.names() == ["gaussian"]
+    assert [entry.name for entry in models.entries()] == ["gaussian"]
     assert [arena.name for arena in engine.arenas] == ["gaussian"]
     with pytest.raises(ProblemError, match="unknown; available: gaussian"):
         answers(models, "moons")
@@ -266,11 +268,11 @@ def test_a_repository_that_cannot_be_read_changes_nothing(models: Registry, root
 def test_unloading_frees_and_the_next_request_loads(models: Registry, engine: Any) -> None:
     assert models.unload("moons").result() == [2]
     assert engine.arenas == []
-    assert models.summary("moons")["status"] == "served"
-    assert models.summary("moons")["loaded"] is False
-    assert models.loaded() == []
+    assert models.entry("moons").summary()["status"] == "served"
+    assert models.entry("moons").summary()["loaded"] is False
+    assert loaded(models) == []
     assert answers(models, "moons") == 2
-    assert models.describe("moons")["served"][0]["loaded"] is True
+    assert models.entry("moons").describe()["served"][0]["loaded"] is True
     with pytest.raises(ProblemError, match="unknown"):
         models.unload("nothing").result()
 
@@ -280,20 +282,20 @@ def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine:
     shutil.copytree(repository / "gaussian", root / "gaussian")
     everything = registry_of(root, engine)
     everything.load_all()
-    limit = sum(served.bytes for served in everything.loaded()) + 100
+    limit = sum(served.bytes for served in loaded(everything)) + 100
     calls: list[tuple[str, int, bool, str]] = []
     metrics: Any = SimpleNamespace(model_is_loaded=lambda *change: calls.append(change))
     models = Registry(Settings(models_dir=root, max_model_bytes=limit), engine, metrics)
     models.load_all()
-    assert len(models.loaded()) == 3
+    assert len(loaded(models)) == 3
     answers(models, "digits")
     answers(models, "gaussian")
     answers(models, "moons", 1)  # moons 2 was used least recently
-    assert {(served.name, served.version) for served in models.loaded()} == {
+    assert {(served.name, served.version) for served in loaded(models)} == {
         ("digits", 1), ("gaussian", 1), ("moons", 1)
     }  # fmt: skip
     assert calls[-2:] == [("moons", 2, False, "eager"), ("moons", 1, True, "eager")]
-    assert models.summary("moons")["version"] == 2
+    assert models.entry("moons").summary()["version"] == 2
     shutil.rmtree(root / "gaussian")
     with pytest.raises(StartError, match="over PATHLINE_MAX_MODEL_BYTES=100"):
         registry_of(root, engine, max_model_bytes=100).load_all()
@@ -312,7 +314,7 @@ def test_links_that_lead_out_are_refused(models: Registry, root: Path, tmp_path_
         with pytest.raises(ProblemError, match="has no version 3"):
             answers(models, "moons", 3)
     else:
-        [fault] = models.describe("moons")["unavailable"]
+        [fault] = models.entry("moons").describe()["unavailable"]
         assert fault == {
             "version": 3,
             "reason": f"moons/3/{what}: leads out of the repository; copy the file here instead",
@@ -325,7 +327,7 @@ def test_plans_behind_a_link_that_leads_out_are_not_shown(models: Registry, root
     (_copy(root, "moons", 2, 3) / "plans.json").symlink_to(secret)
     models.refresh()
     assert answers(models, "moons") == 3
-    [fault] = [each["tuned_fault"] for each in models.describe("moons")["served"] if each["version"] == 3]
+    [fault] = [each["tuned_fault"] for each in models.entry("moons").describe()["served"] if each["version"] == 3]
     assert fault == "plans.json: leads out of the repository; copy the file here instead"
 
 

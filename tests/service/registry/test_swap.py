@@ -16,6 +16,7 @@ from models.decoder import Decoder
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
+from tests.service.registry.asking import loaded
 from tests.service.serving import calling
 
 pytestmark = pytest.mark.anyio
@@ -75,7 +76,7 @@ async def test_swaps_under_load(served: tuple[httpx.AsyncClient, Service], built
     for body in bodies:
         assert body["checkpoint"] == digests[body["version"]]
         assert ends.setdefault((body["version"], body["seed"]), body["samples"]) == body["samples"]
-    assert [each.version for each in service.registry.loaded()] == [VERSIONS]
+    assert [each.version for each in loaded(service.registry)] == [VERSIONS]
 
 
 async def test_a_version_that_was_unloaded_is_loaded_once_for_all_who_wait(
@@ -87,4 +88,4 @@ async def test_a_version_that_was_unloaded_is_loaded_once_for_all_who_wait(
     answers = await asyncio.gather(*(http.post("/v1/sample", json=body) for _ in range(50)))
     assert {answer.status_code for answer in answers} == {200}
     assert len({str(answer.json()["samples"]) for answer in answers}) == 1
-    assert len(service.registry.loaded()) == 1
+    assert len(loaded(service.registry)) == 1

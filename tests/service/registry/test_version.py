@@ -16,8 +16,6 @@ from service.registry.lease import Lease
 from service.registry.version import ModelVersion, load_version
 from service.settings import Settings
 
-NOTHING: Any = None
-
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, deterministic: bool) -> None:
@@ -29,7 +27,7 @@ def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, det
 
 def test_a_report_that_is_written_later_is_shown(repository: Path, engine: Any) -> None:
     folder = repository / "moons" / "2"
-    entry = ModelEntry("moons", (2,), 2).with_model(load_version(engine, Settings(), "moons", 2, folder))
+    entry = ModelEntry("moons", (2,), 2).with_state(2, model=load_version(engine, Settings(), "moons", 2, folder))
     assert entry.describe()["served"][0]["report"] == entry.describe()["served"][0]["examples"] == []
     add_to_report(folder, read_card(folder), {"report": {"words": ["close to it"]}, "examples": [[1.0, 2.0]]})
     [version] = entry.describe()["served"]
@@ -37,8 +35,8 @@ def test_a_report_that_is_written_later_is_shown(repository: Path, engine: Any) 
 
 
 def leased(model: ModelVersion) -> Lease:
-    lease = Lease(NOTHING, NOTHING, model.name, model.version)
-    assert lease.take(model)
+    lease = Lease.of(model)
+    assert lease is not None
     return lease
 
 
@@ -55,7 +53,7 @@ def test_a_retired_version_is_freed_when_the_last_lease_is_back(model: ModelVers
     assert [arena.version for arena in engine.arenas] == [1]
     leases[1].release()
     assert engine.arenas == []
-    assert not leases[0].take(model)
+    assert Lease.of(model) is None
     assert not model.leases.restore()
 
 

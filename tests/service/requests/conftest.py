@@ -13,5 +13,6 @@ from service.settings import Settings
 def moons(settings: Settings, engine: Any) -> ModelVersion:
     registry = Registry(settings, engine)
     registry.load_all()
-    [model] = [model for model in registry.loaded() if model.name == "moons"]
+    model = registry.entry("moons").find(None)
+    assert model is not None
     return model

@@ -3,15 +3,17 @@
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import SecretStr
 
+from service.app import create_app
 from service.settings import Settings
-from tests.service.serving import serving
+from tests.service.conftest import FakeEngine, Running
+from tests.service.serving import calling, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -32,15 +34,23 @@ NAMES = [
 ]
 
 
-@pytest.fixture
-def settings(repository: Path, tmp_path: Path) -> Settings:
-    """Settings of a repository with a hidden model, a link that leads out, and a good model outside."""
-    root = tmp_path / "checkpoints"
+@pytest.fixture(scope="module")
+def root(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a repository with a hidden model, a link that leads out, and a good model outside."""
+    folder = tmp_path_factory.mktemp("names")
+    root = folder / "checkpoints"
     shutil.copytree(repository / "moons", root / "moons")
-    shutil.copytree(repository / "moons", tmp_path / "outside")
+    shutil.copytree(repository / "moons", folder / "outside")
     shutil.copytree(repository / "moons", root / ".hidden")
-    (root / "link").symlink_to(tmp_path / "outside")
-    return Settings(models_dir=root, watch_s=0, admin_key=SecretStr(KEY))
+    (root / "link").symlink_to(folder / "outside")
+    return root
+
+
+@pytest.fixture(scope="module")
+async def running(root: Path, anyio_backend: str) -> AsyncIterator[Running]:
+    app = create_app(Settings(models_dir=root, watch_s=0, admin_key=SecretStr(KEY)), cast(Any, engine := FakeEngine()))
+    async with calling(app) as http:
+        yield Running(http, engine, app.state.service)
 
 
 def addresses(description: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -54,7 +64,7 @@ def addresses(description: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_in_an_address(running: Any, name: str) -> None:
+async def test_in_an_address(running: Running, name: str) -> None:
     tried = 0
     for method, path, body in addresses((await running.http.get("/openapi.json")).json()):
         address = re.sub(r"\{\w*name\}", name, path)
@@ -66,17 +76,17 @@ async def test_in_an_address(running: Any, name: str) -> None:
     assert not running.engine.jobs
 
 
-@pytest.mark.parametrize("path", ["/v1/sample", "/sample", "/v1/sample/stream"])
 @pytest.mark.parametrize("name", [*NAMES, "../outside", "./moons", "/etc", "moons/../../outside", "moons\\1"])
-async def test_in_a_body(running: Any, path: str, name: str) -> None:
-    answer = await running.http.post(path, json={"model": name})
-    assert answer.status_code in (404, 503), answer.text
+async def test_in_a_body(running: Running, name: str) -> None:
+    for path in ("/v1/sample", "/sample", "/v1/sample/stream"):
+        answer = await running.http.post(path, json={"model": name})
+        assert answer.status_code in (404, 503), f"{path}: {answer.text}"
     assert set(running.engine.loaded) == {("moons", 2)}
     assert not running.engine.jobs
 
 
-def test_over_a_socket(settings: Settings) -> None:
-    with serving(settings.models_dir) as (url, _):
+def test_over_a_socket(root: Path) -> None:
+    with serving(root) as (url, _):
         host, port = url.removeprefix("http://").split(":")
         for target in ("/v1/models/../../etc/passwd", "/v1/models/..%2Foutside", "/v2/models/%2e%2e%2Foutside/ready"):
             with socket.create_connection((host, int(port)), timeout=10) as connection:

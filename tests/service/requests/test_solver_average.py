@@ -34,8 +34,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-async def http(root: Path) -> AsyncIterator[httpx.AsyncClient]:
+@pytest.fixture(scope="module")
+async def http(root: Path, anyio_backend: str) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(Settings(models_dir=root, watch_s=0), cast(Any, FakeEngine()))
     async with calling(app) as http:
         yield http

@@ -10,7 +10,6 @@ import torch
 
 from models.velocity import FieldKind
 from service.errors import ProblemError
-from service.registry.version import PlansFile
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 from service.requests.solver import request_plan
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.anyio
 TABLE = json.loads(Path(__file__).parents[2].joinpath("solvers/solver_text.json").read_text())
 CARD = SimpleNamespace(field=FieldKind.VELOCITY, sampling=None)
 NUMBERS = {"dtype": torch.float64, "compute": torch.float64}
-MODEL: Any = SimpleNamespace(name="m", **NUMBERS, plans=TUNED, plans_file=PlansFile(), card=CARD)
+MODEL: Any = SimpleNamespace(name="m", **NUMBERS, plans=TUNED, plans_fault="", card=CARD)
 
 
 def plan(settings: Settings, **members: Any) -> Plan:

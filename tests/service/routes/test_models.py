@@ -13,8 +13,8 @@ from tests.service.serving import conforming
 pytestmark = pytest.mark.anyio
 
 
-async def test_models(running: Any) -> None:
-    answer = conforming(ModelListBody, (await running.http.get("/v1/models")).json())
+async def test_models(shared: Any) -> None:
+    answer = conforming(ModelListBody, (await shared.http.get("/v1/models")).json())
     lines = {line["name"]: line for line in answer["models"]}
     assert list(lines) == ["broken", "digits", "gaussian", "moons"]
     assert [lines["moons"][name] for name in ("version", "dtype", "event_shape")] == [2, "float32", [2]]
@@ -23,30 +23,30 @@ async def test_models(running: Any) -> None:
     assert (lines["broken"]["status"], lines["broken"]["version"]) == ("unavailable", None)
 
 
-async def test_model_shows_its_cards(running: Any) -> None:
-    answer = conforming(ModelBody, (await running.http.get("/v1/models/moons")).json())
+async def test_model_shows_its_cards(shared: Any) -> None:
+    answer = conforming(ModelBody, (await shared.http.get("/v1/models/moons")).json())
     assert (answer["status"], answer["serving"], answer["versions"]) == ("served", 2, [1, 2])
     assert [version["version"] for version in answer["served"]] == [2]
     assert answer["served"][0]["card"]["architecture"]["name"] == "residual_mlp"
     assert answer["served"][0]["checkpoint"].startswith("sha256:")
 
 
-async def test_broken_model_shows_its_reason(running: Any) -> None:
-    answer = conforming(ModelBody, (await running.http.get("/v1/models/broken")).json())
+async def test_broken_model_shows_its_reason(shared: Any) -> None:
+    answer = conforming(ModelBody, (await shared.http.get("/v1/models/broken")).json())
     assert (answer["status"], answer["serving"], answer["served"]) == ("unavailable", None, [])
     assert answer["unavailable"][0]["version"] == 1
     assert "broken/1/weights.safetensors: is damaged" in answer["unavailable"][0]["reason"]
 
 
 @pytest.mark.parametrize("name", ["nothing", "..", "%2e%2e", "moons%00", ".hidden"])
-async def test_unknown_model(running: Any, name: str) -> None:
-    answer = await running.http.get(f"/v1/models/{name}")
+async def test_unknown_model(shared: Any, name: str) -> None:
+    answer = await shared.http.get(f"/v1/models/{name}")
     assert answer.status_code == 404
     assert answer.json()["type"] in ("/problems/unknown-model", "/problems/no-such-route")
 
 
-async def test_solvers_are_the_catalogue(running: Any) -> None:
-    answer = conforming(SolverList, (await running.http.get("/v1/solvers")).json())
+async def test_solvers_are_the_catalogue(shared: Any) -> None:
+    answer = conforming(SolverList, (await shared.http.get("/v1/solvers")).json())
     assert answer["solvers"] == [
         entry.describe() | {"parameters": parameters(entry)} for entry in catalogue.solvers().values()
     ]
@@ -58,8 +58,8 @@ async def test_solvers_are_the_catalogue(running: Any) -> None:
     assert {"euler", "midpoint", "rk4", "dopri5"} <= {entry["name"] for entry in answer["solvers"]}
 
 
-async def test_openapi_lists_solvers_and_formats(running: Any) -> None:
-    document = (await running.http.get("/openapi.json")).json()
+async def test_openapi_lists_solvers_and_formats(shared: Any) -> None:
+    document = (await shared.http.get("/openapi.json")).json()
     operation = document["paths"]["/v1/sample"]["post"]
     body = document["components"]["schemas"]["SampleRequest"]
     assert all(name in body["properties"]["solver"]["description"] for name in catalogue.solvers())
@@ -76,8 +76,8 @@ async def test_openapi_lists_solvers_and_formats(running: Any) -> None:
         assert list(operation["responses"][status]["content"]) == ["application/problem+json"]
 
 
-async def test_openapi_ids_are_unique(running: Any) -> None:
-    paths = (await running.http.get("/openapi.json")).json()["paths"]
+async def test_openapi_ids_are_unique(shared: Any) -> None:
+    paths = (await shared.http.get("/openapi.json")).json()["paths"]
     ids = [operation["operationId"] for operations in paths.values() for operation in operations.values()]
     assert len(set(ids)) == len(ids) >= 8
     assert all(set(operations) <= {"get", "post"} for operations in paths.values())

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
-from models.importing.parts import PreludeSource
 from models.importing.weights import import_program
 from models.noise import noise
 from solvers import integrate
@@ -69,7 +68,7 @@ def imported(root: Path, reader: nn.Module, velocity: nn.Module) -> None:
         inputs=["x", "t", "tokens"],
         conditions=CONDITIONS,
         declared=Declared(noise_at=0, scale=1.0, sign=1),
-        prelude=PreludeSource(export(reader, (torch.randn(4, 5, 4),), (True,), root / "reader.pt2")),
+        prelude=export(reader, (torch.randn(4, 5, 4),), (True,), root / "reader.pt2"),
     )
 
 

@@ -229,12 +229,12 @@ async def test_a_sheet_has_a_size(shared: Any, monkeypatch: pytest.MonkeyPatch) 
 ALIKE = {"model": "moons", "num_samples": 20, "solver": "rk4", "steps": 5, "seed": 1}
 
 
-async def test_requests_alike_differ_in_seed_place_and_time_limit(running: Any) -> None:
-    first = (await running.http.post("/v1/sample", json=ALIKE)).json()
+async def test_requests_alike_differ_in_seed_place_and_time_limit(shared: Any) -> None:
+    first = (await shared.http.post("/v1/sample", json=ALIKE)).json()
     for more in ({"seed": 7}, {"seed": 2**63 - 1, "timeout_s": 3}, {"first_index": 5}, {"timeout_s": None}):
         begun = time.monotonic()
-        again = (await running.http.post("/v1/sample", json=ALIKE | more)).json()
-        job = running.engine.jobs[-1]
+        again = (await shared.http.post("/v1/sample", json=ALIKE | more)).json()
+        job = shared.engine.jobs[-1]
         wanted = ALIKE | {"first_index": 0} | more
         limit_s = wanted.get("timeout_s") or 30.0
         assert (job.seed, job.first_index) == (again["seed"], again["first_index"])
@@ -243,16 +243,16 @@ async def test_requests_alike_differ_in_seed_place_and_time_limit(running: Any) 
         assert again.keys() == first.keys()
         individual = {"seed", "first_index", "samples", "digest", "latency"}
         assert {name for name in first if again[name] != first[name]} <= individual
-    assert len(running.service.kinds) == 1
-    drawn = await running.http.post("/v1/sample", json={**ALIKE, "seed": None})
-    assert drawn.json()["seed"] == running.engine.jobs[-1].seed < 2**53
+    assert len(shared.service.kinds) == 1
+    drawn = await shared.http.post("/v1/sample", json={**ALIKE, "seed": None})
+    assert drawn.json()["seed"] == shared.engine.jobs[-1].seed < 2**53
 
 
-async def test_only_some_kinds_of_requests_are_kept(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_some_kinds_of_requests_are_kept(shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.requests.alike._MAX_KINDS", 8)
     for rows in range(1, 12):
-        assert (await running.http.post("/v1/sample", json=ALIKE | {"num_samples": rows})).status_code == 200
-    assert [kind.request.num_samples for kind in running.service.kinds.values()] == list(range(4, 12))
+        assert (await shared.http.post("/v1/sample", json=ALIKE | {"num_samples": rows})).status_code == 200
+    assert [kind.request.num_samples for kind in shared.service.kinds.values()] == list(range(4, 12))
 
 
 @pytest.mark.parametrize(
@@ -273,12 +273,12 @@ async def test_only_some_kinds_of_requests_are_kept(running: Any, monkeypatch: p
     ],
 )
 async def test_what_only_looks_like_an_earlier_request_is_checked(
-    running: Any, path: str, more: dict[str, Any], headers: dict[str, str], status: int
+    shared: Any, path: str, more: dict[str, Any], headers: dict[str, str], status: int
 ) -> None:
     batch = {"error_control": "batch", "solver": "dopri5", "steps": None}
     for earlier in (ALIKE, ALIKE | batch):
-        assert (await running.http.post("/v1/sample", json=earlier)).status_code == 200
-    answer = await running.http.post(path, json=ALIKE | more, headers=headers)
+        assert (await shared.http.post("/v1/sample", json=earlier)).status_code == 200
+    answer = await shared.http.post(path, json=ALIKE | more, headers=headers)
     assert answer.status_code == status, answer.text
 
 

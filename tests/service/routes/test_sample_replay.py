@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,15 @@ from models.checkpoint.plans import Plans, StoredPlan
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
-from service.app import create_app
 from service.replay import Answer
 from service.routes.replay import ReplayResponse
-from service.settings import Settings
-from tests.service.serving import calling, conforming
+from tests.service.serving import conforming
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models: plain with tuned plans, by label, by a vector of 80 numbers, and one with a decoder."""
     root = tmp_path_factory.mktemp("replayed")
     about: dict[str, Any] = {"dataset": {"name": "none"}, "training": {}, "seed": 0}
@@ -52,13 +49,6 @@ def _tune(folder: Path, steps: int) -> None:
     plan = StoredPlan(solver=f"tuned-{steps}", times=times, **given, error=0.1, start_error=0.2)
     grid = StoredPlan(solver=f"ab2-{steps}/tuned", times=times, error=0.1, start_error=0.2)
     Plans(weights_sha256=read_card(folder).weights_sha256, plans=(plan, grid)).write(folder)
-
-
-@pytest.fixture
-async def http(models: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(models_dir=models, watch_s=0, threads=1))
-    async with calling(app) as http:
-        yield http
 
 
 async def _sampled(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:

@@ -127,7 +127,7 @@ async def test_a_stream_never_exceeds_the_limit_of_responses(running: Any, spare
     """Saved states are sent twice; progress is sent while there is room for it."""
     body: dict[str, Any] = {"model": "moons", "num_samples": 400, "solver": "rk4", "steps": 4, "trace": "none"}
     body |= {"save_at": [0.25, 0.5, 1.0]}
-    async with running.service.lease("moons", None) as model:
+    with await running.service.lease("moons", None) as model:
         pass
     solve = resolve(solver="rk4", steps=4, dtype=model.dtype)
     limit = response_bytes(SampleRequest(**body), model, solve, route._EVENTS) + spare

@@ -23,11 +23,7 @@ from service.settings import Settings
 from solvers import resolve
 
 SHAPE = (1, 8, 8)
-CONDITIONS: dict[str, NamedCondition | None] = {
-    "plain": None,
-    "labels": NamedCondition.label(classes=4),
-    "vectors": NamedCondition.vector(width=3),
-}
+CONDITIONS = {"labels": NamedCondition.label(classes=4), "vectors": NamedCondition.vector(width=3)}
 
 
 def main(folder: Path) -> None:

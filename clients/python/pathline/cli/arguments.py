@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pathline._calls import DEFAULT_URL, VERSION
 from pathline._conditions import ONE
 from pathline._fields import FIELDS
 from pathline._request import nearest
+from pathline._route import DEFAULT_URL, VERSION
 from pathline.cli.output import FORMATS
 from pathline.cli.server import COMMANDS
 from pathline.errors import InvalidValue
@@ -23,7 +23,9 @@ from pathline.errors import InvalidValue
 _FLAGS = {"version": "--model-version", "timeout_s": "--timeout", "decode": "--no-decode"}
 """Options named differently from the fields that they set."""
 
-_SOLVING = tuple(name for name, each in FIELDS.items() if name not in ("model", "conditions") and each.kind != "array")
+_SOLVING = tuple(
+    name for name, field in FIELDS.items() if name not in ("model", "conditions") and field.kind != "array"
+)
 """Fields of a request that are options; `--condition` sets `conditions`, too."""
 
 _MODEL = (
@@ -152,9 +154,11 @@ def parser() -> argparse.ArgumentParser:
         "sample", parents=[common], help="draw samples", epilog="Without -o, a summary is printed."
     )
     _add_model(sample, _SOLVING)
-    sample.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
+    _add_output(sample)
     sample.add_argument(
-        "--batch", type=_count, help="samples per request (default: a tenth of all, from 2,000 to 10,000)"
+        "--batch",
+        type=_within(1, 2**63 - 1),
+        help="samples per request (default: a tenth of all, from 2,000 to 10,000)",
     )
 
     replay = commands.add_parser(
@@ -168,7 +172,7 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("--force", action="store_true", help="sample even if the same bits cannot be guaranteed")
     for name in ("condition", "negative", "known", "timeout_s"):
         add_field(replay, name)
-    replay.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
+    _add_output(replay)
 
     commands.add_parser("models", parents=[common], help="list the models")
     frontier = commands.add_parser("frontier", parents=[common], help="plot each solver's cost and error as text")
@@ -217,8 +221,9 @@ def _common(default: Any) -> _OneLineParser:
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `sample` that were given, except for those that commands name themselves."""
     members = {name: getattr(arguments, name, None) for name in _SOLVING if name not in ("num_samples", "seed")}
-    members |= conditions(arguments) | {"shape": dict(arguments.shape or ()) or None}
-    members |= {"known": known_values(arguments)}
+    known = dict(getattr(arguments, "known", None) or ())
+    members |= {"known": {**known.pop("", {}), **known} or None}
+    members |= conditions(arguments) | {"shape": dict(getattr(arguments, "shape", None) or ()) or None}
     return {name: value for name, value in members.items() if value is not None}
 
 
@@ -245,16 +250,14 @@ def _by_name(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def known_values(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the option `known`."""
-    members = dict(getattr(arguments, "known", None) or ())
-    return {**members.pop("", {}), **members} or None
-
-
 def _add_model(command: argparse.ArgumentParser, names: Sequence[str]) -> None:
     command.add_argument("model", metavar="MODEL", help="name of the model")
     for name in names:
         add_field(command, name)
+
+
+def _add_output(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-o", "--output", type=_output, metavar="FILE", help=f"where to write: {', '.join(FORMATS)}")
 
 
 def add_field(command: argparse.ArgumentParser, name: str) -> None:
@@ -305,10 +308,6 @@ def flags_in(message: str, *more: str) -> str:
     return re.sub(rf"(?<![-+])\b({words})\b", lambda match: flags[match[1]], message)
 
 
-def _count(text: str) -> int:
-    return _within(1, 2**63 - 1)(text)
-
-
 def _within(low: int, high: int) -> Any:
     def integer(text: str) -> int:
         try:
@@ -322,30 +321,24 @@ def _within(low: int, high: int) -> Any:
     return integer
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 600:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; use seconds above 0, at most 600")
-    return value
+def _up_to(most: float, unit: str) -> Any:
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not allowed; use {unit} above 0, at most {most}")
+        return value
+
+    return number
 
 
-_TYPES: dict[str, Any] = {"integer": int, "number": float, "string": str, "any": _structure, "object": str}
-_KINDS: dict[str, Any] = {"condition": _condition, "negative": _condition, "shape": _size, "guidance": _guidance}
-_KINDS["known"] = _known
-_KINDS["timeout_s"] = _seconds
+_seconds = _up_to(600, "seconds")
 
 
 def _percent(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%"))
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; use percent above 0, at most 100")
-    return value / 100
+    return _up_to(100, "percent")(text.removesuffix("%")) / 100
 
 
 def _output(text: str) -> Path:
@@ -353,3 +346,15 @@ def _output(text: str) -> Path:
     if path.suffix.lower() not in FORMATS:
         raise argparse.ArgumentTypeError(f"{text!r} has no known extension; use one of {', '.join(FORMATS)}")
     return path
+
+
+_TYPES: dict[str, Any] = {"integer": int, "number": float, "string": str, "any": _structure, "object": str}
+_KINDS: dict[str, Any] = {
+    "condition": _condition,
+    "negative": _condition,
+    "known": _known,
+    "shape": _size,
+    "guidance": _guidance,
+    "timeout_s": _seconds,
+}
+"""How options are read: those of these fields, and others by the types of their fields."""

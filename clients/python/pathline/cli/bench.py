@@ -6,14 +6,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pathline._async_client import AsyncClient
 from pathline._bar import Bar
-from pathline._request import draw_seed
+from pathline._clients import AsyncClient
+from pathline._request import chosen_seed
 from pathline._retry import RetryPolicy
 from pathline.errors import PathlineError
 
@@ -21,38 +20,15 @@ _PERCENTILES = (50, 90, 95, 99, 100)
 _AFTER_ERROR_S = 0.05  # so that a service that refuses everything is not flooded
 
 
-@dataclass(frozen=True)
-class LoadReport:
-    """Results of a load test.
-
-    Attributes:
-        requests: How many requests succeeded.
-        errors: How many failed, by kind.
-        elapsed_s: Seconds from the first request to the last response.
-        requests_per_s: Successful requests per second.
-        samples_per_s: Samples per second.
-        latency_s: Percentile -> seconds, as measured by the client; empty if no request succeeded.
-    """
-
-    requests: int
-    errors: dict[str, int]
-    elapsed_s: float
-    requests_per_s: float
-    samples_per_s: float
-    latency_s: dict[int, float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers as plain values."""
-        return {**vars(self), "latency_s": {f"p{key}": value for key, value in self.latency_s.items()}}
-
-    def __str__(self) -> str:
-        names = {key: f"p{key}" if key < 100 else "max" for key in self.latency_s}
-        spread = ", ".join(f"{names[key]} {1000 * value:.1f}" for key, value in self.latency_s.items())
-        failures = ", ".join(f"{count} {kind}" for kind, count in sorted(self.errors.items()))
-        return (
-            f"{self.requests} requests in {self.elapsed_s:.1f} s: {self.requests_per_s:.1f} requests/s, "
-            f"{self.samples_per_s:.0f} samples/s\nlatency in ms: {spread or 'none'}\nerrors: {failures or 'none'}"
-        )
+def text_of(report: Mapping[str, Any]) -> str:
+    """Return a report of `measure` as text."""
+    latencies = report["latency_s"].items()
+    spread = ", ".join(f"{'max' if name == 'p100' else name} {1000 * value:.1f}" for name, value in latencies)
+    failures = ", ".join(f"{count} {kind}" for kind, count in sorted(report["errors"].items()))
+    return (
+        f"{report['requests']} requests in {report['elapsed_s']:.1f} s: {report['requests_per_s']:.1f} requests/s, "
+        f"{report['samples_per_s']:.0f} samples/s\nlatency in ms: {spread or 'none'}\nerrors: {failures or 'none'}"
+    )
 
 
 async def measure(
@@ -66,7 +42,7 @@ async def measure(
     seed: int | None,
     options: Mapping[str, Any],
     bar: Bar,
-) -> LoadReport:
+) -> dict[str, Any]:
     """Run the load test; nothing is retried, so that errors show.
 
     Args:
@@ -80,10 +56,15 @@ async def measure(
         options: Options of `sample`.
         bar: Shows the elapsed share of the seconds.
 
+    Returns:
+        `requests` that succeeded, those that failed by kind as `errors`, `elapsed_s` from the first request to the last
+        response, `requests_per_s` and `samples_per_s` of those that succeeded, and `latency_s` by percentile (p50, ...)
+        as measured by the client, empty if none succeeded.
+
     Raises:
         PathlineError: The first request, a warm-up that is not counted, failed.
     """
-    seed = draw_seed() if seed is None else seed
+    seed = chosen_seed(seed)
     begun_at = int(options.get("first_index", 0))
     latencies: list[float] = []
     errors: Counter[str] = Counter()
@@ -115,11 +96,11 @@ async def measure(
         elapsed = time.perf_counter() - start
     spread = np.percentile(latencies, _PERCENTILES).tolist() if latencies else []
     rate = len(latencies) / elapsed
-    return LoadReport(
-        len(latencies),
-        dict(errors),
-        elapsed,
-        rate,
-        rate * num_samples,
-        dict(zip(_PERCENTILES, spread, strict=bool(spread))),
-    )
+    return {
+        "requests": len(latencies),
+        "errors": dict(errors),
+        "elapsed_s": elapsed,
+        "requests_per_s": rate,
+        "samples_per_s": rate * num_samples,
+        "latency_s": {f"p{percentile}": value for percentile, value in zip(_PERCENTILES, spread, strict=False)},
+    }

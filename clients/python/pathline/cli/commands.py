@@ -10,22 +10,21 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from pathline._answers import answers_in
 from pathline._bar import Bar
-from pathline._client import Client
+from pathline._clients import Client
 from pathline._files import numbers, replacing
 from pathline._info import ModelInfo
 from pathline._response import printable
 from pathline._results import SampleResult
-from pathline._table import text_table
-from pathline.cli.arguments import conditions, known_values, options
-from pathline.cli.bench import measure
-from pathline.cli.output import FORMATS, note, show
-from pathline.cli.tally import Tally
+from pathline._show import text_table
+from pathline.cli.arguments import options
+from pathline.cli.bench import measure, text_of
+from pathline.cli.output import FORMATS, Tally, note, show
 
 _FIRST, _WIDE = 10, 12
 """Samples shown as a table, and most columns of one."""
@@ -41,20 +40,15 @@ def sample(arguments: argparse.Namespace) -> int:
     """Draw samples and write them to a file, or show those of one request."""
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
-        file = (
-            opened.enter_context(replacing(path)) if path else None
-        )  # opened before any request, in case it cannot be written
-        batch = (arguments.batch or _page(arguments.num_samples)) if file else arguments.num_samples
+        file = opened.enter_context(replacing(path)) if path else None  # before any request: it may not be possible
+        few = min(10_000, max(2_000, arguments.num_samples // 10))  # for memory, and enough to keep the service busy
+        batch = (arguments.batch or few) if file else arguments.num_samples
         follow = opened.enter_context(Bar()).follow
         pages = client.iter_samples(
             arguments.model, arguments.num_samples, batch, seed=arguments.seed, progress=follow, **options(arguments)
         )
         tally = Tally(pages, arguments.num_samples)
-        if file:
-            FORMATS[path.suffix.lower()](file, tally)
-            last = None
-        else:
-            last = deque(tally.pages(), maxlen=1)[0]
+        last = _write(tally, arguments, file)
     _report_samples(arguments, tally, last)
     if tally.failed:
         first = tally.failed[0]
@@ -71,15 +65,10 @@ def replay(arguments: argparse.Namespace) -> int:
     with Client(arguments.url, api_key=arguments.api_key) as client, contextlib.ExitStack() as opened:
         path = arguments.output
         file = opened.enter_context(replacing(path)) if path else None
-        members = {"force": arguments.force, "timeout_s": arguments.timeout_s, **conditions(arguments)}
-        members["known"] = known_values(arguments)
-        results = [client.replay(answer, **members) for answer in answers]
-        tally = Tally(iter(results), sum(map(len, results)))
-        if file:
-            FORMATS[path.suffix.lower()](file, tally)
-        else:
-            deque(tally.pages(), maxlen=0)
-    _report_samples(arguments, tally, None if file else results[0] if len(results) == 1 else None)
+        results = [client.replay(answer, force=arguments.force, **options(arguments)) for answer in answers]
+        tally = Tally(results, sum(map(len, results)))
+        last = _write(tally, arguments, file)
+    _report_samples(arguments, tally, last if len(results) == 1 else None)
     other = sum(not result.digest_matches for result in results)
     if other:
         differences = [difference for result in results for difference in result.differences]
@@ -90,9 +79,12 @@ def replay(arguments: argparse.Namespace) -> int:
     return 1 if other or tally.failed else 0
 
 
-def _page(total: int) -> int:
-    """Return the samples per request: few enough for memory, and enough to keep the service busy."""
-    return min(10_000, max(2_000, total // 10))
+def _write(tally: Tally, arguments: argparse.Namespace, file: IO[bytes] | None) -> SampleResult | None:
+    """Write the pages of a tally to a file; without one, return the last of them."""
+    if file is None:
+        return deque(tally.pages(), maxlen=1)[0]
+    FORMATS[arguments.output.suffix.lower()](file, tally)
+    return None
 
 
 def _report_samples(arguments: argparse.Namespace, tally: Tally, shown: SampleResult | None) -> None:
@@ -228,10 +220,10 @@ def bench(arguments: argparse.Namespace) -> int:
             )
         )
     if arguments.json:
-        _print_json(report.to_dict())
+        _print_json(report)
     else:
-        show(str(report))
-    return 1 if report.errors else 0
+        show(text_of(report))
+    return 1 if report["errors"] else 0
 
 
 def _print_json(content: Any) -> None:

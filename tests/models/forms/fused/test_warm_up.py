@@ -1,8 +1,6 @@
 """A fused network compiles nothing after its warm-up, so no request waits for the compiler."""
 
-import subprocess
-import sys
-from pathlib import Path
+from tests.processes import forked
 
 _CODE = """
 import torch
@@ -26,7 +24,4 @@ print(before, [len(loop.signatures) for loop in loops])
 
 
 def test_nothing_is_compiled_after_the_warm_up() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _CODE], cwd=Path(__file__).parents[4], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[1, 1] [1, 1]\n"
+    assert forked(_CODE) == (0, "[1, 1] [1, 1]\n")
