@@ -1,6 +1,7 @@
 """Liveness, readiness and metrics endpoints."""
 
 import asyncio
+from typing import Any
 
 from fastapi import Request, Response
 
@@ -46,17 +47,18 @@ async def load(request: Request) -> Load:
     """Return the work left, in network rows and in seconds, for autoscalers and for choosing a replica."""
     service = service_of(request)
     workload = service.engine.workload()
+    models: list[Any] = [
+        {"model": model, "version": version, "operation": operation}
+        | vars(arena)
+        | {"tick_s": [{"rows": rows, "seconds": seconds} for rows, seconds in arena.tick_s]}
+        for (model, version, operation), arena in sorted(workload.arenas.items())
+    ]
     return {
         "accepts": service.fault() is None,
         "jobs": workload.jobs,
         "work": workload.work,
         "seconds": workload.seconds,
-        "models": [
-            {"model": model, "version": version, "operation": operation}
-            | vars(arena)
-            | {"tick_s": [{"rows": rows, "seconds": seconds} for rows, seconds in arena.tick_s]}
-            for (model, version, operation), arena in sorted(workload.arenas.items())
-        ],
+        "models": models,
     }
 
 
