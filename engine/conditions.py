@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from models.condition_values import Distinct
 from models.conditions import NamedConditions
 from models.forms.rows import StoredRows
 from models.guidance import Correction, Further, Guidance, guidance_of
+from solvers.bank import RangeAllocator, grown
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
@@ -144,26 +146,17 @@ class JobRows:
 
     def __init__(self, stores: Mapping[str, RowStore]) -> None:
         self.stores = dict(stores)
+        self.owners = np.empty(0, dtype=np.int64)  # all jobs, ascending
         self._jobs: dict[int, _JobLines] = {}
+        self._space = RangeAllocator()
         self._table = np.empty((0, len(self.stores)), dtype=np.int64)
-        self._end = self._used = 0
-        self._owners = np.empty(0, dtype=np.int64)
-        self._first = np.empty(0, dtype=np.int64)
-
-    def __len__(self) -> int:
-        """Return the number of jobs."""
-        return len(self._jobs)
+        self._first = np.empty(0, dtype=np.int64)  # the first line of each job
 
     def __contains__(self, owner: int) -> bool:
         return owner in self._jobs
 
     def __getitem__(self, owner: int) -> _JobLines:
         return self._jobs[owner]
-
-    @property
-    def owners(self) -> Places:
-        """All jobs, ascending."""
-        return self._owners
 
     def add(self, owner: int, samples: int, variants: Sequence[Mapping[str, Distinct]], guidance: Guidance) -> None:
         """Add a job.
@@ -178,53 +171,39 @@ class JobRows:
         lines = np.empty((len(variants), samples, len(self.stores)), dtype=np.int64)
         for variant, entries in enumerate(variants):
             for column, (name, store) in enumerate(self.stores.items()):
-                each = entries[name]
-                if id(each.rows) not in placed:
-                    placed[id(each.rows)] = (store, store.add(each.rows))
-                places = placed[id(each.rows)][1]
-                lines[variant, :, column] = places[0] if each.index is None else places[each.index]
-        first = self._room_for(len(variants) * samples)
+                condition = entries[name]
+                if id(condition.rows) not in placed:
+                    placed[id(condition.rows)] = (store, store.add(condition.rows))
+                places = placed[id(condition.rows)][1]
+                lines[variant, :, column] = places[0] if condition.index is None else places[condition.index]
+        first = self._space.take(len(variants) * samples)
+        self._table = grown(self._table, self._space.size)
         self._table[first : first + len(variants) * samples] = lines.reshape(-1, len(self.stores))
         self._jobs[owner] = _JobLines(first, len(variants) * samples, samples, tuple(placed.values()), guidance)
-        at = int(np.searchsorted(self._owners, owner))
-        self._owners, self._first = np.insert(self._owners, at, owner), np.insert(self._first, at, first)
+        at = int(np.searchsorted(self.owners, owner))
+        self.owners, self._first = np.insert(self.owners, at, owner), np.insert(self._first, at, first)
 
     def remove(self, owner: int) -> None:
         """Remove everything stored for a job, if anything, once its lanes are gone."""
-        held = self._jobs.pop(owner, None)
-        if held is None:
+        lines = self._jobs.pop(owner, None)
+        if lines is None:
             return
-        for store, places in held.places:
+        for store, places in lines.places:
             store.remove(places)
-        self._used -= held.rows
-        at = int(np.searchsorted(self._owners, owner))
-        self._owners, self._first = np.delete(self._owners, at), np.delete(self._first, at)
-        if not self._jobs:
-            self._end, self._table = 0, self._table[:_BLOCK_ROWS]
-
-    def _room_for(self, rows: int) -> int:
-        """The first of `rows` free lines of the table."""
-        if self._end + rows > len(self._table):
-            self._compact(max(2 * (self._used + rows), _BLOCK_ROWS))
-        first = self._end
-        self._end += rows
-        self._used += rows
-        return first
-
-    def _compact(self, room: int) -> None:
-        """Move all lines to the front of a new table, large enough to make this rare for any mix of jobs."""
-        table, end = np.empty((room, len(self.stores)), dtype=np.int64), 0
-        for owner, held in self._jobs.items():
-            table[end : end + held.rows] = self._table[held.first : held.first + held.rows]
-            self._jobs[owner] = _JobLines(end, held.rows, held.samples, held.places, held.guidance)
-            end += held.rows
-        self._table, self._end = table, end
-        self._first = np.array([self._jobs[int(owner)].first for owner in self._owners], dtype=np.int64)
+        self._space.give(lines.first, lines.rows)
+        at = int(np.searchsorted(self.owners, owner))
+        self.owners, self._first = np.delete(self.owners, at), np.delete(self._first, at)
+        if not self._jobs:  # give back the memory of the last peak
+            self._space, self._table = RangeAllocator(), self._table[:0]
 
     def lines(self, owner: Places, index: Places) -> tuple[Places, Places]:
         """For lanes (n,): the position of each lane's job in `owners`, and the line of its first variant."""
-        place = np.searchsorted(self._owners, owner)
+        place = np.searchsorted(self.owners, owner)
         return place, self._first[place] + index
+
+    def of(self, owner: Places, index: Places) -> list[StoredRows]:
+        """The rows of the first variant of lanes (n,), for each store."""
+        return self.stored(self.lines(owner, index)[1])
 
     def stored(self, lines: Places) -> list[StoredRows]:
         """The rows at these lines (n,), for each store."""
@@ -247,31 +226,6 @@ class CallRows:
     further: tuple[Further, ...] = ()
     projection: Correction | None = None
     rescaling: Correction | None = None
-
-
-@dataclass(frozen=True)
-class _Guides:
-    """The guidances of all jobs, in the order of `JobRows.owners`, one line each.
-
-    Attributes:
-        samples: number of samples of the job.
-        terms: number of terms.
-        last: the variant of its last term.
-        weights: (jobs, most terms) weight of each term.
-        begin, end: its interval.
-        projection, rescale: its corrections.
-        whole: the term with all conditions; -1 if there is none.
-    """
-
-    samples: Places
-    terms: Places
-    last: Places
-    weights: NDArray[np.float64]
-    begin: NDArray[np.float64]
-    end: NDArray[np.float64]
-    projection: NDArray[np.bool_]
-    rescale: NDArray[np.float64]
-    whole: Places
 
 
 def variants_of(
@@ -319,14 +273,9 @@ class Conditions:
                 for name, tensor in zip(takes.inputs, shown, strict=True)
             }
         )
-        self._guided: dict[int, Guidance] = {}
-        self._guides: _Guides | None = None
+        self.guided = set[int]()  # the jobs that are
+        self._guides: NDArray[Any] | None = None
         self._skipped: dict[int, int] = {}  # per job with an interval: rows not evaluated, as guidance was off
-
-    @property
-    def guided(self) -> bool:
-        """Whether any job is guided."""
-        return bool(self._guided)
 
     def add(self, owner: int, job: Job) -> None:
         """Add a job, once; samples without a condition get the null."""
@@ -334,7 +283,7 @@ class Conditions:
             return
         guidance, variants = variants_of(self._takes, self._dtype, job)
         if not guidance.plain:
-            self._guided[owner] = guidance
+            self.guided.add(owner)
             if guidance.interval is not None:
                 self._skipped[owner] = 0
         self.rows.add(owner, job.num_samples, variants, guidance)
@@ -343,7 +292,7 @@ class Conditions:
     def remove(self, owner: int) -> None:
         """Remove a job once its lanes are gone."""
         self.rows.remove(owner)
-        self._guided.pop(owner, None)
+        self.guided.discard(owner)
         self._skipped.pop(owner, None)
         self._guides = None
 
@@ -359,77 +308,76 @@ class Conditions:
             t: (n,) times.
         """
         place, line = self.rows.lines(owner, index)
-        if not self._guided:
+        if not self.guided:
             return CallRows(self.rows.stored(line))
-        guides = self._guides = self._guides or self._listed()
-        samples, terms, last = guides.samples[place], guides.terms[place], guides.last[place]
+        if self._guides is None:
+            self._guides = self._listed()
+        guides = self._guides[place]
+        samples, terms, last = guides["samples"], guides["terms"], guides["last"]
         if self._skipped:
             at = t.double().cpu().numpy()
-            off = (at < guides.begin[place]) | (at > guides.end[place])
-            self._count_skipped(owner[off], terms[off] - 1)
+            off = (at < guides["begin"]) | (at > guides["end"])
+            skipped = np.bincount(place[off], weights=terms[off] - 1)
+            for job in np.flatnonzero(skipped).tolist():
+                self._skipped[int(self.rows.owners[job])] += int(skipped[job])
             terms, last = np.where(off, 1, terms), np.where(off, 0, last)
         lines, lanes, further = [line + last * samples], [], []
         for term in range(int(terms.max()) - 1):
             guided = np.flatnonzero(terms > term + 1)
             lanes.append(guided)
             lines.append(line[guided] + (term + 1) * samples[guided])
-            weight = torch.from_numpy(guides.weights[place[guided], term]).to(self._device, self._dtype)
+            weight = torch.from_numpy(guides["weights"][guided, term]).to(self._device, self._dtype)
             further.append(Further(torch.from_numpy(guided).to(self._device), weight))
         of = np.concatenate(lanes) if lanes else None
-        corrections = self._corrections(guides, place, terms, lanes) if of is not None else (None, None)
+        corrections = self._corrections(guides, terms, lanes) if of is not None else (None, None)
         return CallRows(self.rows.stored(np.concatenate(lines)), of, tuple(further), *corrections)
 
-    def plain(self, owner: Places, index: Places) -> list[StoredRows]:
-        """The conditions of lanes if no job is guided; arguments as in `of`."""
-        return self.rows.stored(self.rows.lines(owner, index)[1])
-
-    def _count_skipped(self, owner: Places, rows: Places) -> None:
-        for one, count in zip(*np.unique(owner, return_counts=True), strict=True):
-            if int(one) in self._skipped:
-                self._skipped[int(one)] += int(count) * int(rows[owner == one][0])
-
-    def _listed(self) -> _Guides:
-        held = [self.rows[int(owner)] for owner in self.rows.owners]
-        guidances = [each.guidance for each in held]
-        max_terms = max(len(guidance.terms) for guidance in guidances)
-        weights = np.zeros((len(guidances), max_terms))
-        for line, guidance in zip(weights, guidances, strict=True):
-            line[: len(guidance.terms)] = [term.weight for term in guidance.terms]
-        intervals = np.array([guidance.interval or (-np.inf, np.inf) for guidance in guidances])
-        whole = [-1 if guidance.whole is None else guidance.whole for guidance in guidances]
-        return _Guides(
-            np.array([each.samples for each in held]),
-            np.array([len(guidance.terms) for guidance in guidances]),
-            np.array([0 if guidance.plain else len(guidance.terms) for guidance in guidances]),
-            weights,
-            intervals[:, 0],
-            intervals[:, 1],
-            np.array([guidance.projection for guidance in guidances]),
-            np.array([guidance.rescale for guidance in guidances]),
-            np.array(whole),
+    def _listed(self) -> NDArray[Any]:
+        """The guidances of all jobs, in the order of `JobRows.owners`."""
+        jobs = [self.rows[int(owner)] for owner in self.rows.owners]
+        most_terms = max(len(lines.guidance.terms) for lines in jobs)
+        guides = np.zeros(
+            len(jobs),
+            dtype=[
+                ("samples", np.int64),  # of the job
+                ("terms", np.int64),  # number of terms
+                ("last", np.int64),  # the variant of its last term
+                ("weights", np.float64, (most_terms,)),
+                ("begin", np.float64),  # its interval
+                ("end", np.float64),
+                ("projection", np.bool_),  # its corrections
+                ("rescale", np.float64),
+                ("whole", np.int64),  # the term with all conditions; -1 if there is none
+            ],
         )
+        for guide, lines in zip(guides, jobs, strict=True):
+            guidance, terms = lines.guidance, len(lines.guidance.terms)
+            guide["samples"], guide["terms"], guide["last"] = lines.samples, terms, 0 if guidance.plain else terms
+            guide["weights"][:terms] = [term.weight for term in guidance.terms]
+            guide["begin"], guide["end"] = guidance.interval or (-np.inf, np.inf)
+            guide["projection"], guide["rescale"] = guidance.projection, guidance.rescale
+            guide["whole"] = -1 if guidance.whole is None else guidance.whole
+        return guides
 
     def _corrections(
-        self, guides: _Guides, place: Places, terms: Places, lanes: Sequence[Places]
+        self, guides: NDArray[Any], terms: Places, lanes: Sequence[Places]
     ) -> tuple[Correction | None, Correction | None]:
         """The projection and the rescaling of the lanes with several terms; None where no lane needs it."""
-        guided, whole = terms > 1, guides.whole[place]
-        project, share = guides.projection[place] & guided, np.where(guided, guides.rescale[place], 0.0)
+        guided, count = terms > 1, len(terms)
+        project, share = guides["projection"] & guided, np.where(guided, guides["rescale"], 0.0)
         if not (project.any() or share.any()):
             return None, None
-        begin = np.cumsum([len(place), *map(len, lanes)])
-        row_of = np.arange(
-            len(place)
-        )  # the row with all conditions of each lane: that of its last term, or a further one
+        begin = np.cumsum([count, *map(len, lanes)])
+        row_of = np.arange(count)  # the row with all conditions of each lane: that of its last term, or a further one
         for term, rows in enumerate(lanes):
-            mine = whole[rows] == term
+            mine = guides["whole"][rows] == term
             row_of[rows[mine]] = begin[term] + np.flatnonzero(mine)
-        lane_of = np.concatenate((np.arange(len(place)), *lanes))
+        lane_of = np.concatenate((np.arange(count), *lanes))
         rows = np.flatnonzero(project[lane_of] & (row_of[lane_of] != np.arange(len(lane_of))))
         states = np.flatnonzero(share)
 
         def at(rows: Places, states: Places, share: NDArray[np.float64] | None = None) -> Correction | None:
-            tensors = [torch.from_numpy(each).to(self._device) for each in (rows, row_of[states])]
+            tensors = [torch.from_numpy(array).to(self._device) for array in (rows, row_of[states])]
             last = None if share is None else torch.from_numpy(share).to(self._device)
             return Correction(tensors[0], tensors[1], last) if len(rows) else None
 

@@ -165,7 +165,7 @@ def cpu_quota(root: Path = _ROOT, own: Path = _OWN) -> float:
             continue
         top = root / "cpu" if controllers else root
         inside = Path(path.lstrip("/"))  # in a container, the group may be mounted at the top
-        quotas += [_quota(top / each) for each in (inside, *inside.parents)]
+        quotas += [_quota(top / group) for group in (inside, *inside.parents)]
     return min(quotas)
 
 

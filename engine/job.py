@@ -414,8 +414,7 @@ class ResultBuilder:
         if (times := self.job.plan.times) is not None:
             if self.job.trace != "full":
                 return StepTrace.empty()
-            samples, broken = np.arange(self.job.num_samples), arrays.code == CODES[Status.NON_FINITE]
-            return StepTrace.of_grid(times, samples, arrays.grid_steps, broken)
+            return StepTrace.of_grid(times, arrays.grid_steps, arrays.code == CODES[Status.NON_FINITE])
         if len(self._samples) == 1:
             return StepTrace.build(self._samples[0], self._steps[0])
         if not self._samples:

@@ -183,7 +183,7 @@ class ArenaNetwork:
         if self._conditions is not None and self._conditions.guided:
             return None
         begin, rows, before = time.perf_counter(), len(lanes), int(lanes.records["nfe"].sum())
-        conditions = [] if self._conditions is None else self._conditions.plain(*_owners([lanes]))
+        conditions = [] if self._conditions is None else self._conditions.rows.of(*_owners([lanes]))
         if (runner := self.form.runner(*[each.rows() for each in conditions], rows=rows)) is None:
             return None
         finished, done = lanes.run(runner, calls, more)
@@ -197,7 +197,7 @@ class ArenaNetwork:
         rows = None if self._conditions is None else self._conditions.of(owner, index, t)
         if self._constants is None:
             return self._combined(self.call, rows, x, t)
-        [stored] = self._constants.stored(self._constants.lines(owner, index)[1])
+        [stored] = self._constants.of(owner, index)
         constants = stored.rows()
         if self._pull is None:
             v = self._combined(self.call, rows, torch.cat((x, constants), dim=1), t)

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from models.noise import noise
 from models.prelude import combinations
 from models.shapes import free_axes
 from models.velocity import rows_of
+from solvers.cache import BytesCache
 
 SLICE_S = 0.025
 """A slice takes about this long at most, unless a single row takes longer."""
@@ -130,7 +132,7 @@ class Stage:
         self.passes: deque[Pass] = deque()
         self._device, self._fetch, self._turns = device, fetch, 0
         with device.scope(), torch.inference_mode():
-            self._kinds = [(tuple(each.shape[1:]), each.dtype) for each in function(*examples(rows[0]))]
+            self._kinds = [(tuple(tensor.shape[1:]), tensor.dtype) for tensor in function(*examples(rows[0]))]
             self._packed = len(self._kinds) > 1 or self._kinds[0][1].itemsize == 1
 
             def call(*arguments: Tensor) -> Tensor:
@@ -148,7 +150,7 @@ class Stage:
         """The maximum number of rows in a slice, and the seconds per row."""
         rows = 1
         while True:
-            arguments = [each[torch.arange(rows, device=each.device) % len(each)] for each in shown]
+            arguments = [tensor[torch.arange(rows, device=tensor.device) % len(tensor)] for tensor in shown]
             took = self._timed(arguments)
             if took > SLICE_S:  # something else may have slowed a single measurement
                 took = min(took, self._timed(arguments))
@@ -180,47 +182,49 @@ class Stage:
         self._count()
 
     def _count(self) -> None:
-        self.left_s = self.row_s * sum([each.left for each in self.passes])
+        self.left_s = self.row_s * sum([waiting.left for waiting in self.passes])
 
     def turn(self) -> Turn:
         """Call the program for one slice of the waiting rows; there must be at least one."""
         chosen = self._choose()
-        for each, _ in chosen:
-            if not each.out:
+        for waiting, _ in chosen:
+            if not waiting.out:
                 where = torch.device("cpu") if self._fetch else self._device.device
-                each.out = [torch.empty((each.rows, *shape), dtype=dtype, device=where) for shape, dtype in self._kinds]
+                waiting.out = [
+                    torch.empty((waiting.rows, *shape), dtype=dtype, device=where) for shape, dtype in self._kinds
+                ]
         begin = time.perf_counter()
         failed = self._run(chosen)
         took = time.perf_counter() - begin
-        for each, part in chosen:
-            each.seconds += took
-            each.done = part.stop
-        ended = [each for each, _ in chosen if not each.left and each not in failed]
-        for each in (*ended, *failed):
-            self.passes.remove(each)
+        for waiting, part in chosen:
+            waiting.seconds += took
+            waiting.done = part.stop
+        ended = [waiting for waiting, _ in chosen if not waiting.left and waiting not in failed]
+        for waiting in (*ended, *failed):
+            self.passes.remove(waiting)
         self._count()
         rows = sum(part.stop - part.start for _, part in chosen)
-        solvers = len({each.solver for each, _ in chosen})
-        return Turn(rows, len(chosen), solvers, ended, failed, all(each.bulk for each, _ in chosen))
+        solvers = len({waiting.solver for waiting, _ in chosen})
+        return Turn(rows, len(chosen), solvers, ended, failed, all(waiting.bulk for waiting, _ in chosen))
 
     def _choose(self) -> list[tuple[Pass, slice]]:
         """Divide a slice equally among the passes that do not yield, then the remainder among the others."""
         self._turns += 1
-        first = [each for each in self.passes if not each.bulk]
-        others = [each for each in self.passes if each.bulk]
-        if others and (not first or not self._turns % BULK_SHARE):
-            first, others = others, first
+        first = [waiting for waiting in self.passes if not waiting.bulk]
+        second = [waiting for waiting in self.passes if waiting.bulk]
+        if second and (not first or not self._turns % BULK_SHARE):
+            first, second = second, first
         left, taken = self.at_once, dict[Pass, int]()
-        for group in (first, others):
+        for group in (first, second):
             share = max(1, left // max(1, len(group)))
             for most in (share, left):  # rows that some do not need go to those that came first
-                for each in group:
-                    count = min(each.left - taken.get(each, 0), most, left)
+                for waiting in group:
+                    count = min(waiting.left - taken.get(waiting, 0), most, left)
                     if count > 0:
-                        taken[each] = taken.get(each, 0) + count
+                        taken[waiting] = taken.get(waiting, 0) + count
                         left -= count
         self.passes.rotate(-1)
-        return [(each, slice(each.done, each.done + count)) for each, count in taken.items()]
+        return [(waiting, slice(waiting.done, waiting.done + count)) for waiting, count in taken.items()]
 
     def _run(self, chosen: Sequence[tuple[Pass, slice]]) -> dict[Pass, str]:
         """Fill the results of some rows; if the program fails, retry each pass alone, then in ever smaller parts."""
@@ -236,8 +240,8 @@ class Stage:
         self._device.free()
         if len(chosen) > 1:
             failed: dict[Pass, str] = {}
-            for each in chosen:
-                failed |= self._run([each])
+            for waiting in chosen:
+                failed |= self._run([waiting])
             return failed
         [(alone, part)] = chosen
         if part.stop - part.start == 1:
@@ -249,17 +253,17 @@ class Stage:
         return {}
 
     def _fill(self, chosen: Sequence[tuple[Pass, slice]]) -> None:
-        columns = zip(*([tensor[part] for tensor in each.arguments] for each, part in chosen), strict=True)
+        columns = zip(*([tensor[part] for tensor in waiting.arguments] for waiting, part in chosen), strict=True)
         output = self._call(
             *(self._device.send(parts[0] if len(parts) == 1 else torch.cat(parts)) for parts in columns)
         )
         results = _unpack(output, self._kinds) if self._packed else [output]
-        results = [self._device.fetch(each) for each in results] if self._fetch else results
+        results = [self._device.fetch(tensor) for tensor in results] if self._fetch else results
         self._device.finish()
         begin = 0
-        for each, part in chosen:
+        for waiting, part in chosen:
             end = begin + part.stop - part.start
-            for out, result in zip(each.out, results, strict=True):
+            for out, result in zip(waiting.out, results, strict=True):
                 out[part] = result[begin:end]
             begin = end
 
@@ -267,7 +271,7 @@ class Stage:
 def _pack(tensors: Sequence[Tensor]) -> Tensor:
     """Pack tensors (rows, ...) into one tensor of bytes, row by row."""
     rows = len(tensors[0])
-    return torch.cat([each.contiguous().reshape(rows, -1).view(torch.uint8) for each in tensors], dim=1)
+    return torch.cat([tensor.contiguous().reshape(rows, -1).view(torch.uint8) for tensor in tensors], dim=1)
 
 
 def _unpack(packed: Tensor, kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Tensor]:
@@ -340,31 +344,66 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
     assert takes is not None  # noqa: S101
     guidance, variants = variants_of(requested.sized(dict(job.sizes)), checkpoint.dtype, job)
     rows: list[list[Tensor]] = []
-    places: dict[tuple[int, ...], tuple[slice, Any]] = {}
-    begun, of = 0, []
+    parts: dict[tuple[int, ...], tuple[slice, Any]] = {}  # the rows and the index of variants with the same conditions
+    begun, keys = 0, []
     for variant in variants:
-        key = tuple(id(part) for name in prelude.inputs for part in (variant[name].rows, variant[name].index))
-        if key not in places:
+        keys.append(tuple(id(part) for name in prelude.inputs for part in (variant[name].rows, variant[name].index)))
+        if keys[-1] not in parts:
             distinct, index = combinations(variant, prelude.inputs)
             rows.append(distinct)
-            places[key] = slice(begun, begun + len(distinct[0])), index
+            parts[keys[-1]] = slice(begun, begun + len(distinct[0])), index
             begun += len(distinct[0])
-        of.append(places[key])
-    outputs = set(prelude.outputs)
 
     def finish(out: list[Tensor]) -> None:
-        each: dict[tuple[int, int], dict[str, Distinct]] = {}
-        for part, index in of:
-            results = zip(prelude.outputs, out, strict=True)
-            each.setdefault((part.start, part.stop), {name: Distinct(rows[part], index) for name, rows in results})
-        all_of = [
-            {name: each[part.start, part.stop][name] if name in outputs else variant[name] for name in takes.inputs}
-            for variant, (part, _) in zip(variants, of, strict=True)
-        ]
-        then(replace(job, conditions=None, negative=None, own=(), guidance=guidance, variants=tuple(all_of)))
+        results = {
+            key: {name: Distinct(tensor[part], index) for name, tensor in zip(prelude.outputs, out, strict=True)}
+            for key, (part, index) in parts.items()
+        }
+        merged = [{**variant, **results[key]} for variant, key in zip(variants, keys, strict=True)]
+        taken = tuple({name: conditions[name] for name in takes.inputs} for conditions in merged)
+        then(replace(job, conditions=None, negative=None, own=(), guidance=guidance, variants=taken))
 
     arguments = [torch.cat(column) for column in zip(*rows, strict=True)]
     return Pass(owner, arguments, finish, job.priority is Priority.BULK, job.plan.name)
+
+
+def without_kept(kept: BytesCache[bytes, tuple[Tensor, ...]], version: str, rows: Pass) -> tuple[Pass | None, int]:
+    """Take the rows of a pass through a prelude whose results are kept out of it: a hit has the bits of a miss.
+
+    Args:
+        kept: the results of one row, (*shape) each, by the digest of what they were made from. If its limit is 0,
+            nothing is digested.
+        version: digest of the checkpoint.
+        rows: a pass, not begun. If all of its rows are there, they are handed on by its `then`.
+
+    Returns:
+        The pass of the other rows, which are kept once they are done, or None; and the number of rows taken out.
+    """
+    if not kept.limit:
+        return rows, 0
+    keys = [_digest(version, [tensor[row] for tensor in rows.arguments]) for row in range(rows.rows)]
+    results = [kept.find(key) for key in keys]
+    missing = [row for row, result in enumerate(results) if result is None]
+
+    def finish(out: list[Tensor]) -> None:
+        for place, row in enumerate(missing):
+            results[row] = kept.keep(keys[row], tuple(tensor[place].clone() for tensor in out))
+        rows.then([torch.stack(column) for column in zip(*filter(None, results), strict=True)])
+
+    hits = rows.rows - len(missing)
+    if not missing:
+        finish([])
+        return None, hits
+    arguments = [tensor[missing] for tensor in rows.arguments] if hits else rows.arguments
+    return replace(rows, arguments=arguments, then=finish), hits
+
+
+def _digest(version: str, arguments: Sequence[Tensor]) -> bytes:
+    digest = sha256(version.encode())
+    for tensor in arguments:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.digest()
 
 
 def decoder_pass(

@@ -20,9 +20,9 @@ import torch
 from engine.admission import Queue
 from engine.arena import Arena
 from engine.job import EngineFailed, Job, JobResult, Outcome, Pending, ResultBuilder, TooLate
-from engine.prelude_cache import PreludeCache
 from engine.scheduler import BULK_SHARE, BulkShare, Entry
-from engine.stages import Pass, Stage, decoder_pass, prelude_pass
+from engine.stages import Pass, Stage, decoder_pass, prelude_pass, without_kept
+from solvers.cache import BytesCache
 from solvers.errors import Status
 from solvers.lanes import Finished
 
@@ -223,7 +223,7 @@ class JobTable:
         observer: counts wasted calls.
         clock: the engine's clock.
         send: makes the engine's thread call `built`; may be called from any thread.
-        prelude_cache_bytes: see `PreludeCache`.
+        prelude_cache_bytes: bytes of results of preludes to keep, see `stages.without_kept`.
 
     Attributes:
         queues: the arenas by number.
@@ -239,7 +239,9 @@ class JobTable:
         send: Callable[[Pending, Outcome], object],
         prelude_cache_bytes: int = 0,
     ) -> None:
-        self._preludes = PreludeCache(prelude_cache_bytes)
+        self._preludes = BytesCache[bytes, tuple[torch.Tensor, ...]](
+            prelude_cache_bytes, lambda row: sum(t.nbytes for t in row)
+        )
         self._observer, self._clock, self._send = observer, clock, send
         self.queues: dict[int, ArenaQueue] = {}
         self.stages: list[Stage] = []
@@ -309,7 +311,7 @@ class JobTable:
         try:
             rows = prelude_pass(checkpoint, active, active.job, then)
             active.waits_for, total = (prelude, rows), rows.rows
-            left, hits = self._preludes.split(checkpoint.digest, rows)
+            left, hits = without_kept(self._preludes, checkpoint.digest, rows)
         except Exception as error:  # memory, most likely
             active.waits_for = None
             self.end(active, EngineFailed(f"the prelude failed: {type(error).__name__}: {error}"))

@@ -59,10 +59,10 @@ class ActionTransformer(nn.Module):
         return self.last(self.norm(tokens))[:, -HORIZON:]
 
 
-def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
+def export(module: nn.Module, arguments: tuple[Tensor, ...], file: Path) -> Path:
     """Export a program with a free number of rows."""
     rows = torch.export.Dim("rows", min=1, max=64)
-    torch.export.save(torch.export.export(module, given, dynamic_shapes=({0: rows},) * len(given)), file)
+    torch.export.save(torch.export.export(module, arguments, dynamic_shapes=({0: rows},) * len(arguments)), file)
     return file
 
 
@@ -72,7 +72,7 @@ def imported(repository: Path) -> tuple[VisionEncoder, ActionTransformer, Path]:
     encoder, network = VisionEncoder().eval().requires_grad_(False), ActionTransformer().eval().requires_grad_(False)
     x, seen = torch.randn(4, HORIZON, ACTIONS), torch.randn(4, PATCHES, WIDTH)
     with tempfile.TemporaryDirectory() as folder:
-        found = import_program(
+        model = import_program(
             export(network, (x, torch.rand(4), seen, torch.randn(4, STATE)), Path(folder) / "actions.pt2"),
             repository,
             "actions",
@@ -82,7 +82,7 @@ def imported(repository: Path) -> tuple[VisionEncoder, ActionTransformer, Path]:
             prelude=export(encoder, (torch.rand(4, 3, 16, 16),), Path(folder) / "vision.pt2"),
             prelude_outputs=["seen"],
         )
-    return encoder, network, found.path
+    return encoder, network, model.path
 
 
 def main() -> int:

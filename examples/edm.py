@@ -92,9 +92,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("edm.pt2"), help="file for the program (default: edm.pt2)")
     parser.add_argument("--steps", type=int, default=3000, help="training steps (default: 3000)")
-    given = parser.parse_args(arguments)
-    save(train(given.steps), given.out)
-    print("PATHLINE_ALLOW_PROGRAMS=true .venv/bin/python -m models", shlex.join(options(given.out)))
+    parsed = parser.parse_args(arguments)
+    save(train(parsed.steps), parsed.out)
+    print("PATHLINE_ALLOW_PROGRAMS=true .venv/bin/python -m models", shlex.join(options(parsed.out)))
     return 0
 
 

@@ -57,10 +57,10 @@ class Decoder(nn.Module):
         return torch.tanh(self.layers(x / SCALING))
 
 
-def export(module: nn.Module, given: tuple[Tensor, ...], file: Path) -> Path:
+def export(module: nn.Module, arguments: tuple[Tensor, ...], file: Path) -> Path:
     """Export a program with a free number of rows."""
     rows = torch.export.Dim("rows", min=1, max=256)
-    torch.export.save(torch.export.export(module, given, dynamic_shapes=({0: rows},) * len(given)), file)
+    torch.export.save(torch.export.export(module, arguments, dynamic_shapes=({0: rows},) * len(arguments)), file)
     return file
 
 
@@ -69,14 +69,14 @@ def imported(repository: Path) -> tuple[Velocity, Decoder, Path]:
     torch.manual_seed(0)
     network, decoder = Velocity().eval().requires_grad_(False), Decoder().eval().requires_grad_(False)
     with tempfile.TemporaryDirectory() as folder:
-        found = import_program(
+        model = import_program(
             export(network, (torch.randn(4, *LATENT), torch.rand(4)), Path(folder) / "network.pt2"),
             repository,
             "latent",
             declared=Declared(noise_at=0, scale=1.0, sign=1),
             decoder={"program": export(decoder, (torch.randn(4, *LATENT),), Path(folder) / "vae.pt2"), "clip": (-1, 1)},
         )
-    return network, decoder, found.path
+    return network, decoder, model.path
 
 
 def main() -> int:

@@ -106,11 +106,11 @@ def imported(repository: Path) -> tuple[Any, Path]:
     rows = torch.export.Dim("rows", min=1, max=64)
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{name}.pt2" for name in ("encoder", "noise")]
-        given = (torch.randn(4, HORIZON, ACTIONS), torch.rand(4) * 90, encoder(*observation))
-        for module, inputs, file in zip((encoder, noise), (observation, given), files, strict=True):
+        arguments = (torch.randn(4, HORIZON, ACTIONS), torch.rand(4) * 90, encoder(*observation))
+        for module, inputs, file in zip((encoder, noise), (observation, arguments), files, strict=True):
             program = torch.export.export(module, inputs, dynamic_shapes=({0: rows},) * len(inputs))
             torch.export.save(program.run_decompositions(), file)  # without ResNet's ReLU in place
-        found = import_program(
+        checkpoint = import_program(
             files[1],
             repository,
             "policy",
@@ -121,7 +121,7 @@ def imported(repository: Path) -> tuple[Any, Path]:
             prelude_inputs=["image", "state"],
             prelude_outputs=["seen"],
         )
-    return model, found.path
+    return model, checkpoint.path
 
 
 def main() -> int:

@@ -51,11 +51,11 @@ class Attention(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.given, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm, self.qkv, self.out = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return the frames (rows, WIDTH, T)."""
-        q, k, v = self.given(self.norm(x.transpose(1, 2))).chunk(3, dim=-1)
+        q, k, v = self.qkv(self.norm(x.transpose(1, 2))).chunk(3, dim=-1)
         scores = q @ k.transpose(1, 2) / WIDTH**0.5 + (1.0 - mask) * -1e4
         return x + self.out(scores.softmax(-1) @ v).transpose(1, 2) * mask
 
@@ -99,9 +99,9 @@ class MelDecoder(nn.Module):
 def exported(network: MelDecoder, file: Path) -> None:
     """Export the network with a free number of rows, and of frames in multiples of 4."""
     rows, frames = torch.export.Dim("rows", min=1, max=256), 4 * torch.export.Dim("quarter", max=MAX_FRAMES // 4)
-    given = (torch.randn(4, MELS, 40), torch.rand(4), torch.randn(4, MELS, 40), torch.ones(4, 40, dtype=torch.bool))
+    arguments = (torch.randn(4, MELS, 40), torch.rand(4), torch.randn(4, MELS, 40), torch.ones(4, 40, dtype=torch.bool))
     shapes = ({0: rows, 2: frames}, {0: rows}, {0: rows, 2: frames}, {0: rows, 1: frames})
-    torch.export.save(torch.export.export(network, given, dynamic_shapes=shapes), file)
+    torch.export.save(torch.export.export(network, arguments, dynamic_shapes=shapes), file)
 
 
 def imported(repository: Path) -> tuple[MelDecoder, Path]:
@@ -114,8 +114,8 @@ def imported(repository: Path) -> tuple[MelDecoder, Path]:
         exported(network, file)
         more: dict[str, Any] = {"inputs": INPUTS, "conditions": CONDITIONS, "axes": {"T": {"min": 8}}, "declared": ours}
         more["decoder"] = {"mean": MEAN, "scale": DEVIATION}
-        found = import_program(file, repository, "mel", (MELS, "T"), **more)
-    return network, found.path
+        model = import_program(file, repository, "mel", (MELS, "T"), **more)
+    return network, model.path
 
 
 def main() -> int:

@@ -60,15 +60,15 @@ def imported(repository: Path) -> tuple[nn.Module, Path]:
     network = transformer()
     rows, tokens = torch.export.Dim("rows", min=1, max=64), torch.export.Dim("tokens", min=1, max=MAX_TOKENS)
     high, wide = (2 * torch.export.Dim(name, min=2, max=24) for name in ("half_height", "half_width"))
-    given = (torch.randn(4, 4, 16, 12), torch.rand(4) * 1000, torch.randn(4, 5, TEXT), torch.randn(4, POOLED))
+    arguments = (torch.randn(4, 4, 16, 12), torch.rand(4) * 1000, torch.randn(4, 5, TEXT), torch.randn(4, POOLED))
     shapes = ({0: rows, 2: high, 3: wide}, {0: rows}, {0: rows, 1: tokens}, {0: rows})
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pictures.pt2"
-        torch.export.save(torch.export.export(network, given, dynamic_shapes=shapes), file)
+        torch.export.save(torch.export.export(network, arguments, dynamic_shapes=shapes), file)
         declared = Declared().scheduled(SCHEDULER, "euler-8")
         more: dict[str, Any] = {"inputs": INPUTS, "conditions": CONDITIONS, "declared": declared}
-        found = import_program(file, repository, "pictures", (4, "H", "W"), **more)
-    return network, found.path
+        model = import_program(file, repository, "pictures", (4, "H", "W"), **more)
+    return network, model.path
 
 
 def main() -> int:

@@ -27,7 +27,7 @@ from torch import Tensor
 from selection.error import Ends
 from selection.error import Field as Velocity
 from solvers import SolverSpec
-from solvers.plan import Rows, rows_on
+from solvers.plan import B, Rows, rows_on
 from solvers.tuned import TunedPlan
 
 Numbers = NDArray[np.float64]
@@ -157,11 +157,12 @@ def weights_of(rows: Rows, times: Numbers) -> Numbers:
     """Return the weights (N, 1 + N), in units of t, of rows that each end a step, kept steps expanded."""
     count = len(times) - 1
     kept, found = np.zeros((rows.slots, 1 + count)), np.zeros((count, 1 + count))
+    slot, keep = rows.records["slot"], rows.records["keep"]
     for n in range(count):
-        kept[rows.slot[n]] = np.eye(1 + count)[1 + n]
-        found[n] = (rows.b[n] * (times[n + 1] - times[n])) @ kept
-        if rows.keep[n] >= 0:
-            kept[rows.keep[n]] = found[n]
+        kept[slot[n]] = np.eye(1 + count)[1 + n]
+        found[n] = (rows.weights[n, B] * (times[n + 1] - times[n])) @ kept
+        if keep[n] >= 0:
+            kept[keep[n]] = found[n]
     return found
 
 

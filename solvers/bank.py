@@ -6,13 +6,14 @@ is freed when its last lane leaves.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.plan import ROW, Plan, Rows
+from solvers.plan import ROW, Rows
 
 
 @dataclass
@@ -47,7 +48,7 @@ class RangeAllocator:
         self.free = merged
 
 
-def _grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
+def grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
     """Pad an array with zeros to at least this shape along its first axes; return it as is if it is large enough."""
     sizes = (*map(max, array.shape, shape), *array.shape[len(shape) :])
     if sizes == array.shape:
@@ -57,19 +58,12 @@ def _grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
     return grown
 
 
-@dataclass
-class _Loaded:
-    first: int
-    count: int
-    users: int = 0
-
-
 class Bank:
     """Rows, times of grids and save times, by absolute index.
 
     Attributes:
         weights: (R, 5, S) the weights of each row.
-        rows: (R,) records of `ROW`.
+        rows: (R,) records of `plan.ROW`.
         times: (G,) grids and save times.
         curves: (M, S, degree) the dense outputs, padded to the highest degree.
     """
@@ -81,90 +75,61 @@ class Bank:
         self.times = np.zeros(0)
         self.curves = np.zeros((0, slots, 0))
         self._row_space, self._time_space = RangeAllocator(), RangeAllocator()
-        self._rows: dict[int, _Loaded] = {}
-        self._grids: dict[int, _Loaded] = {}
+        self._ranges: dict[int, tuple[RangeAllocator, int, int]] = {}  # first index and length, by identity
+        self._users = Counter[int]()
 
     def widen(self, slots: int) -> None:
         """Widen all rows to `slots` slots, which must be more than before."""
-        self.weights, self.curves = _grown(self.weights, 0, 0, slots), _grown(self.curves, 0, slots)
+        self.weights, self.curves = grown(self.weights, 0, 0, slots), grown(self.curves, 0, slots)
         self.slots = slots
 
-    def hold(self, plan: Plan) -> tuple[int, int]:
-        """Load a plan if needed, and count one more user. The caller must keep the plan alive.
+    def hold(self, item: Rows | NDArray[np.float64]) -> int:
+        """Load rows or times if needed, count one more user, and return their first index.
 
-        If memory runs out, nothing changes; the same is true of `hold_times`.
-
-        Returns:
-            (first row, first time); the latter is 0 under error control, where there is no grid.
+        The caller must keep the item alive. If memory runs out, nothing changes.
         """
-        loaded = self._rows.get(id(plan.rows))
-        if loaded is None:
-            loaded = self._rows[id(plan.rows)] = _Loaded(self._load(plan.rows), len(plan.rows.c))
-        loaded.users += 1
-        if plan.times is None:
-            return loaded.first, 0
-        try:
-            return loaded.first, self.hold_times(plan.times)
-        except BaseException:
-            self._leave(self._rows, id(plan.rows), self._row_space)
-            raise
-
-    def hold_times(self, times: NDArray[np.float64]) -> int:
-        """Load times if needed, count one more user, and return their first index."""
-        grid = self._grids.get(id(times))
-        if grid is None:
-            first = self._time_space.take(len(times))
+        key = id(item)
+        if key not in self._ranges:
+            rows = isinstance(item, Rows)
+            space, count = (self._row_space, len(item.records)) if rows else (self._time_space, len(item))
+            first = space.take(count)
             try:
-                self.times = _grown(self.times, self._time_space.size)
+                self._load(item, first, count)
             except BaseException:
-                self._time_space.give(first, len(times))
+                space.give(first, count)
                 raise
-            self.times[first : first + len(times)] = times
-            grid = self._grids[id(times)] = _Loaded(first, len(times))
-        grid.users += 1
-        return grid.first
+            self._ranges[key] = space, first, count
+        self._users[key] += 1
+        return self._ranges[key][1]
 
-    def release(self, plan: Plan) -> None:
+    def release(self, item: Rows | NDArray[np.float64]) -> None:
         """Count one user fewer; the last one frees the space."""
-        self._leave(self._rows, id(plan.rows), self._row_space)
-        if plan.times is not None:
-            self.release_times(plan.times)
+        key = id(item)
+        self._users[key] -= 1
+        if not self._users[key]:
+            space, first, count = self._ranges.pop(key)
+            space.give(first, count)
+            del self._users[key]
 
-    def release_times(self, times: NDArray[np.float64]) -> None:
-        """Undo one `hold_times`."""
-        self._leave(self._grids, id(times), self._time_space)
-
-    @staticmethod
-    def _leave(table: dict[int, _Loaded], key: int, space: RangeAllocator) -> None:
-        loaded = table[key]
-        loaded.users -= 1
-        if not loaded.users:
-            space.give(loaded.first, loaded.count)
-            del table[key]
-
-    def _load(self, rows: Rows) -> int:
-        table, records = rows.packed
-        count = len(records)
-        first = self._row_space.take(count)
-        try:
-            self.weights = _grown(self.weights, self._row_space.size)
-            self.rows = _grown(self.rows, self._row_space.size)
-            dense = -1 if rows.dense is None else self._curve(rows.dense)
-        except BaseException:
-            self._row_space.give(first, count)
-            raise
-        weights, loaded = self.weights[first : first + count], self.rows[first : first + count]
-        weights[:, :, : rows.slots], weights[:, :, rows.slots :] = table, 0.0
-        loaded[:] = records
-        loaded["next"] += first
-        loaded["restart"] += first
-        loaded["dense"] = dense
-        return first
+    def _load(self, item: Rows | NDArray[np.float64], first: int, count: int) -> None:
+        if not isinstance(item, Rows):
+            self.times = grown(self.times, self._time_space.size)
+            self.times[first : first + count] = item
+            return
+        self.weights = grown(self.weights, self._row_space.size)
+        self.rows = grown(self.rows, self._row_space.size)
+        dense = -1 if item.dense is None else self._curve(item.dense)
+        weights, records = self.weights[first : first + count], self.rows[first : first + count]
+        weights[:, :, : item.slots], weights[:, :, item.slots :] = item.weights, 0.0
+        records[:] = item.records
+        records["next"] += first
+        records["restart"] += first
+        records["dense"] = dense
 
     def _curve(self, dense: NDArray[np.float64]) -> int:
         """Return the index of a dense output, adding it if new. Each method has one, and none is ever removed."""
-        self.curves = _grown(self.curves, 0, 0, dense.shape[1])
-        curve = _grown(dense, *self.curves.shape[1:])
+        self.curves = grown(self.curves, 0, 0, dense.shape[1])
+        curve = grown(dense, *self.curves.shape[1:])
         for k, stored in enumerate(self.curves):
             if np.array_equal(stored, curve):
                 return k

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solvers.errors import SolverError
 from solvers.multistep import STARTERS, STARTS, Exponential, adams_bashforth_weights
@@ -47,11 +46,6 @@ class Solver:
         return not self.multistep_order and not self.stochastic and self.tableau.adaptive
 
     @property
-    def controller(self) -> str:
-        """The default step-size controller."""
-        return self.tableau.controller
-
-    @property
     def kind(self) -> str:
         """`adaptive` (with fixed steps too, if steps are given), `fixed`, `multistep` or `stochastic`."""
         if self.stochastic:
@@ -78,17 +72,13 @@ class Solver:
         return self.name == TUNED
 
     @property
-    def extra_calls(self) -> int:
-        """Calls beyond N that a multistep method with the `rk` start takes."""
-        return max(self.multistep_order - 1, 0) * (self.tableau.used_stages - 1)
-
-    @property
     def cost(self) -> str:
         """The NFE of N steps or of A attempts, as a formula."""
         if self.exponential:
             return "N"
         if self.multistep_order:
-            return f"N (start: ramp), N + {self.extra_calls} (start: rk)"
+            extra = (self.multistep_order - 1) * (self.tableau.used_stages - 1)
+            return f"N (start: ramp), N + {extra} (start: rk)"
         stages = self.tableau.used_stages
         fixed = f"{stages} N" if stages > 1 else "N"
         if not self.adaptive:
@@ -107,28 +97,24 @@ class Solver:
         """
         if self.exponential or self.stochastic:
             return None
-        grows = self._multistep_grows if self.multistep_order else self._polynomial_grows
-        first = next(x for x in np.arange(1, 400) / 50 if grows(float(x)))
-        low, high = float(first) - 0.02, float(first)
+        order, s = self.multistep_order, self.tableau.used_stages
+        a, b = self.tableau.matrix[:s, :s], np.array(self.tableau.b[:s])
+        # R(z) = 1 + sum_k z^k b A^(k-1) 1, lowest power first.
+        polynomial = np.array([1.0, *(b @ np.linalg.matrix_power(a, k) @ np.ones(s) for k in range(s))])
+
+        def grows(x: float) -> bool:
+            if not order:
+                return abs(float(np.polynomial.polynomial.polyval(-x, polynomial))) > 1 + 1e-13
+            [weights] = adams_bashforth_weights(np.arange(order + 1.0), order)
+            roots = np.roots(np.concatenate([[1.0, -1.0 + x * weights[0]], x * weights[1:]]))
+            return float(np.abs(roots).max()) > 1 + 1e-12
+
+        high = next(x for x in (np.arange(1, 400) / 50).tolist() if grows(x))
+        low = high - 0.02
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (low, middle) if grows(middle) else (middle, high)
         return low
-
-    @cached_property
-    def _stability_polynomial(self) -> NDArray[np.float64]:
-        """R(z) = 1 + sum_k z^k b A^(k-1) 1, lowest power first."""
-        s = self.tableau.used_stages
-        a, b = self.tableau.matrix[:s, :s], np.array(self.tableau.b[:s])
-        return np.array([1.0, *(b @ np.linalg.matrix_power(a, k) @ np.ones(s) for k in range(s))])
-
-    def _polynomial_grows(self, x: float) -> bool:
-        return abs(float(np.polynomial.polynomial.polyval(-x, self._stability_polynomial))) > 1 + 1e-13
-
-    def _multistep_grows(self, x: float) -> bool:
-        [weights] = adams_bashforth_weights(np.arange(self.multistep_order + 1.0), self.multistep_order)
-        roots = np.roots(np.concatenate([[1.0, -1.0 + x * weights[0]], x * weights[1:]]))
-        return float(np.abs(roots).max()) > 1 + 1e-12
 
     def describe(self) -> dict[str, object]:
         """The entry as JSON-ready data, as returned by `GET /v1/solvers`."""
@@ -158,19 +144,10 @@ def register(tableau: Tableau) -> Solver:
     """
     if not re.fullmatch("[a-z_][a-z0-9_]*", tableau.name):
         raise ValueError(f"solver {tableau.name!r}: use only lower-case letters, digits and underscores in the name")
-    return _add(Solver(tableau.name, tableau))
-
-
-def _add(solver: Solver) -> Solver:
-    if solver.name in (*_SOLVERS, TUNED):
-        raise ValueError(f"solver {solver.name!r} is already registered; choose another name")
-    _SOLVERS[solver.name] = solver
-    return solver
-
-
-def unregister(name: str) -> None:
-    """Remove a solver (KeyError if unknown)."""
-    del _SOLVERS[name]
+    if has(tableau.name):
+        raise ValueError(f"solver {tableau.name!r} is already registered; choose another name")
+    _SOLVERS[tableau.name] = Solver(tableau.name, tableau)
+    return _SOLVERS[tableau.name]
 
 
 def solvers() -> dict[str, Solver]:
@@ -193,7 +170,7 @@ def find(name: str, ending: str = "") -> Solver:
 
     Args:
         name: name of the solver.
-        rest: the rest of its text, such as `-20`; an error appends it to the suggested name.
+        ending: the rest of its text, such as `-20`; an error appends it to the suggested name.
 
     Raises:
         SolverError: there is no such solver; the message lists the known ones and suggests the one probably meant.
@@ -210,24 +187,18 @@ def find(name: str, ending: str = "") -> Solver:
 
 for _tableau in TABLEAUS:
     register(_tableau)
-for _order, _starter in STARTERS.items():
-    _add(
-        Solver(
-            f"ab{_order}",
-            _SOLVERS[_starter].tableau,
-            multistep_order=_order,
-            reference="Bashforth & Adams 1883; Hairer I, III.1 and III.5 for any grid",
-        )
-    )
-for _name, _method, _order, _source in (
-    ("dpmpp_2m", Exponential(2, corrects=False), 2, "Lu et al. 2022, DPM-Solver++(2M), arXiv:2211.01095, algorithm 2"),
-    ("unipc2", Exponential(2, corrects=True), 2, "Zhao et al. 2023, UniPC of order 2, arXiv:2302.04867"),
-    ("unipc3", Exponential(3, corrects=True), 2, "Zhao et al. 2023, UniPC of order 3, arXiv:2302.04867"),
+_EULER, _HEUN = _SOLVERS["euler"].tableau, _SOLVERS["heun2"].tableau
+_LEARNED = Solver(TUNED, _EULER, 1, "Shaul et al. 2024, arXiv:2403.01329")
+_BASHFORTH = "Bashforth & Adams 1883; Hairer I, III.1 and III.5 for any grid"
+_DPMPP = "Lu et al. 2022, DPM-Solver++(2M), arXiv:2211.01095, algorithm 2; in flow form"
+_UNIPC = "Zhao et al. 2023, UniPC of order {}, arXiv:2302.04867; in flow form"
+_MARUYAMA = "Maruyama 1955; Ma et al. 2024, SiT, arXiv:2401.08740"
+for _solver in (
+    *(Solver(f"ab{order}", _SOLVERS[starter].tableau, order, _BASHFORTH) for order, starter in STARTERS.items()),
+    Solver("dpmpp_2m", _EULER, 2, _DPMPP, Exponential(2, corrects=False)),
+    Solver("unipc2", _EULER, 2, _UNIPC.format(2), Exponential(2, corrects=True)),
+    Solver("unipc3", _EULER, 2, _UNIPC.format(3), Exponential(3, corrects=True)),
+    Solver("sde", _EULER, reference=_MARUYAMA, stochastic=True),
+    Solver("sde_heun", _HEUN, reference="Kloeden & Platen 1992, section 15.1", stochastic=True),
 ):
-    _add(Solver(_name, _SOLVERS["euler"].tableau, _order, f"{_source}; in flow form", _method))
-for _name, _drift, _source in (
-    ("sde", "euler", "Maruyama 1955; Ma et al. 2024, SiT, arXiv:2401.08740"),
-    ("sde_heun", "heun2", "Kloeden & Platen 1992, section 15.1"),
-):
-    _add(Solver(_name, _SOLVERS[_drift].tableau, reference=_source, stochastic=True))
-_LEARNED = Solver(TUNED, _SOLVERS["euler"].tableau, 1, "Shaul et al. 2024, arXiv:2403.01329")
+    _SOLVERS[_solver.name] = _solver

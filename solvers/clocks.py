@@ -154,46 +154,36 @@ def end_steps(lanes: Records, index: Index, good: Flags, times: Numbers) -> int:
 
 
 @compiled
-def group_norms(sums: NDArray[np.float64], width: int, groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the root mean square of each lane's scaled values; the lanes of a group share one.
+def norms(lanes: Records, index: Index, sums: Numbers, width: int, errors: bool) -> Numbers:
+    """Return the root mean square of the scaled values of lanes `index` (m,); the lanes of a group share one.
 
     Args:
-        sums: (n,) sums of squares over a lane's `width` numbers, NaN for a lane that is not finite.
+        lanes: (n,) records.
+        index: (m,) lanes. Neighbours of one group share a norm, which is taken over the finite ones among them and
+            summed in lane order.
+        sums: (m,) sums of squares over a lane's `width` numbers, NaN for a lane that is not finite.
         width: D.
-        groups: (n,) -1 for a lane on its own. Neighbours with the same number, other than -1, share one norm, which
-            is taken over the finite ones among them and summed in lane order.
-
-    Returns:
-        (n,) norms; a lane that is not finite keeps NaN.
+        errors: whether lanes that are not finite get infinity instead of NaN.
     """
     norms = np.sqrt(sums / max(width, 1))
     first = 0
     while first < len(sums):
+        group = lanes[index[first]].group
         end, total, count = first, 0.0, 0
-        while end < len(sums) and groups[end] == groups[first] and (groups[first] >= 0 or end == first):
+        while end < len(sums) and lanes[index[end]].group == group and (group >= 0 or end == first):
             if np.isfinite(sums[end]):
                 total, count = total + sums[end], count + 1
             end += 1
-        if groups[first] >= 0:
+        if group >= 0:
             shared = np.sqrt(total / (count * max(width, 1)))
-            for j in range(first, end):
-                norms[j] = shared if np.isfinite(sums[j]) else np.nan
+            for m in range(first, end):
+                norms[m] = shared if np.isfinite(sums[m]) else np.nan
         first = end
-    return norms
-
-
-@compiled
-def norms(lanes: Records, index: Index, sums: Numbers, width: int, errors: bool) -> Numbers:
-    """Return root mean squares (m,) of lanes `index`, see `group_norms`; `errors` makes non-finite ones infinite."""
-    groups = np.empty(len(index), dtype=np.int64)
-    for m in range(len(index)):
-        groups[m] = lanes[index[m]].group
-    means = group_norms(sums, width, groups)
     if errors:
-        for m in range(len(means)):
-            if not np.isfinite(means[m]):
-                means[m] = np.inf
-    return means
+        for m in range(len(norms)):
+            if not np.isfinite(norms[m]):
+                norms[m] = np.inf
+    return norms
 
 
 @compiled

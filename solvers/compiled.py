@@ -31,7 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Records = Any
-"""(n,) NumPy records, of `state.LANE` or `bank.ROW`; type checkers do not know the fields of records."""
+"""(n,) NumPy records, of `state.LANE` or `plan.ROW`; type checkers do not know the fields of records."""
 Index = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.float64]

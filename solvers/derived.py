@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,35 +64,28 @@ def jacobian(velocity: Velocity, x: Tensor, t: Tensor) -> Tensor:
     return rows.transpose(0, 1)
 
 
-def exact_divergence(velocity: Velocity, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the velocity and its divergence (rows,), from one product for each entry of a state.
+def divergence(velocity: Velocity, x: Tensor, t: Tensor, probes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the velocity and its divergence (rows,): exact, from one product for each entry of a state, or estimated.
 
     Args:
         velocity, x, t: as for `pullback`.
-    """
-    v, pull = pullback(velocity, x, t)
-    entries = torch.vmap(lambda e: _along(pull, e.expand_as(x)), chunk_size=PRODUCTS_AT_ONCE)(_basis(x))
-    return v, entries.sum(dim=0)
-
-
-def hutchinson_divergence(velocity: Velocity, x: Tensor, t: Tensor, probes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the velocity and an unbiased estimate (rows,) of its divergence: the mean over probes e of e . (e J).
-
-    Args:
-        velocity, x, t: as for `pullback`.
-        probes: (probes, rows, *event) vectors with independent entries of mean 0 and variance 1.
+        probes: (probes, rows, *event) vectors e with independent entries of mean 0 and variance 1: the mean of
+            e . (e J) over them is an unbiased estimate. None for the exact divergence.
 
     References:
         Hutchinson 1990, A stochastic estimator of the trace of the influence matrix.
     """
     v, pull = pullback(velocity, x, t)
+
+    def along(e: Tensor) -> Tensor:
+        e = e.expand_as(x)
+        return (pull(e) * e).flatten(1).sum(dim=1)
+
+    if probes is None:
+        return v, torch.vmap(along, chunk_size=PRODUCTS_AT_ONCE)(_basis(x)).sum(dim=0)
     if len(probes) == 1:
-        return v, _along(pull, probes[0])
-    return v, torch.vmap(lambda e: _along(pull, e), chunk_size=PRODUCTS_AT_ONCE)(probes).mean(dim=0)
-
-
-def _along(pull: Pull, e: Tensor) -> Tensor:
-    return (pull(e) * e).flatten(1).sum(dim=1)
+        return v, along(probes[0])
+    return v, torch.vmap(along, chunk_size=PRODUCTS_AT_ONCE)(probes).mean(dim=0)
 
 
 def _basis(x: Tensor) -> Tensor:
@@ -101,18 +94,21 @@ def _basis(x: Tensor) -> Tensor:
     return torch.eye(width, dtype=x.dtype, device=x.device).reshape(width, 1, *x.shape[1:])
 
 
-class DerivedField(Protocol):
-    """An operator on velocities."""
+@dataclass(frozen=True, eq=False)
+class DerivedField:
+    """An operator on velocities.
 
-    @property
-    def width(self) -> int:
-        """Number of entries of the state."""
-        ...
+    Attributes:
+        width: number of entries of the state.
+        constants: number of constants, which follow the state in a row.
+        rates: a velocity without conditions, rows (n, width + constants), times (n,) -> rates of the states (n, width).
+        examples: standard normal numbers (n, width + constants) -> valid rows of this shape, no two alike.
+    """
 
-    @property
-    def constants(self) -> int:
-        """Number of constants, which follow the state in a row."""
-        ...
+    width: int
+    constants: int
+    rates: Callable[[Velocity, Tensor, Tensor], Tensor]
+    examples: Callable[[Tensor], Tensor] = lambda noise: noise
 
     def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate the field of a velocity; the rates of the constants are zeros.
@@ -126,95 +122,53 @@ class DerivedField(Protocol):
         Returns:
             (rows, width + constants)
         """
-        ...
-
-    def examples(self, noise: Tensor) -> Tensor:
-        """Make valid rows, no two alike, (rows, width + constants), from standard normal numbers of the same shape."""
-        ...
+        with torch.inference_mode(False), torch.no_grad():
+            rates = self.rates(_bound(velocity, condition), x.clone(), t.clone())
+            return torch.cat((rates, rates.new_zeros(len(rates), self.constants)), dim=1)
 
 
-@dataclass(frozen=True)
-class LogDensityField:
-    """The rate of [x, log p] along the flow: [v, -div v], with log p counted from the start of the path.
+def log_density_field(event_shape: tuple[int, ...], probes: int = 0) -> DerivedField:
+    """Return the rate of [x, log p] along the flow: [v, -div v], with log p counted from the start of the path.
 
-    Attributes:
+    Args:
         event_shape: shape of x.
         probes: number of probes for Hutchinson's estimate; they are the row's constants. 0 for the exact divergence.
 
     References:
         Chen et al. 2018, Neural ordinary differential equations, theorem 1. Grathwohl et al. 2019, FFJORD, eq. 8.
     """
+    width = math.prod(event_shape)
 
-    event_shape: tuple[int, ...]
-    probes: int = 0
+    def rates(velocity: Velocity, rows: Tensor, t: Tensor) -> Tensor:
+        x, _, drawn = rows.split([width, 1, probes * width], dim=1)
+        directions = drawn.reshape(len(rows), probes, *event_shape).transpose(0, 1) if probes else None
+        v, change = divergence(velocity, x.reshape(-1, *event_shape), t, directions)
+        return torch.cat((v.flatten(1), -change[:, None]), dim=1)
 
-    @property
-    def width(self) -> int:
-        """See `DerivedField`."""
-        return math.prod(self.event_shape) + 1
-
-    @property
-    def constants(self) -> int:
-        """See `DerivedField`."""
-        return self.probes * math.prod(self.event_shape)
-
-    def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate rows [x, log p, probes]; see `DerivedField`."""
-        with torch.inference_mode(False), torch.no_grad():
-            bound, query, t = _bound(velocity, condition), x.clone(), t.clone()
-            place, _, probes = query.split([self.width - 1, 1, self.constants], dim=1)
-            place = place.reshape(-1, *self.event_shape)
-            if self.probes:
-                directions = probes.reshape(len(place), self.probes, *self.event_shape).transpose(0, 1)
-                v, divergence = hutchinson_divergence(bound, place, t, directions)
-            else:
-                v, divergence = exact_divergence(bound, place, t)
-            return torch.cat((v.flatten(1), -divergence[:, None], torch.zeros_like(probes)), dim=1)
-
-    def examples(self, noise: Tensor) -> Tensor:
-        """See `DerivedField`."""
-        return noise
+    return DerivedField(width + 1, probes * width, rates)
 
 
-@dataclass(frozen=True)
-class JacobianField:
-    """Rows of the Jacobian dv/dx: row i at (x, t) is the rate of a state with the constants [x, t, i].
+def jacobian_field(event_shape: tuple[int, ...]) -> DerivedField:
+    """Return rows of the Jacobian dv/dx: row i at (x, t) is the rate of a state with the constants [x, t, i].
 
-    One Euler step of length 1 from zero therefore gives that row, at the cost of one vector-Jacobian product.
-
-    Attributes:
-        event_shape: shape of x.
+    One Euler step of length 1 from zero therefore gives that row, at the cost of one vector-Jacobian product. The time
+    of the call is ignored.
     """
+    width = math.prod(event_shape)
 
-    event_shape: tuple[int, ...]
+    def rates(velocity: Velocity, rows: Tensor, _: Tensor) -> Tensor:
+        _, x, at, row = rows.split([width, width, 1, 1], dim=1)
+        x = x.reshape(-1, *event_shape)
+        direction = torch.nn.functional.one_hot(row[:, 0].long(), width).to(x.dtype)
+        return pullback(velocity, x, at[:, 0])[1](direction.reshape(x.shape)).flatten(1)
 
-    @property
-    def width(self) -> int:
-        """See `DerivedField`."""
-        return math.prod(self.event_shape)
+    def examples(noise: Tensor) -> Tensor:
+        """States at times spread over the span; the rows of the Jacobian come in turn."""
+        x = noise[:, width : 2 * width]
+        t, row = torch.linspace(0.0, 1.0, len(x), dtype=x.dtype), torch.arange(len(x)) % width
+        return torch.cat((torch.zeros_like(x), x, t[:, None], row[:, None].to(x.dtype)), dim=1)
 
-    @property
-    def constants(self) -> int:
-        """See `DerivedField`."""
-        return self.width + 2
-
-    def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        """Evaluate rows [state, x, t, i], ignoring the time of the call; see `DerivedField`."""
-        with torch.inference_mode(False), torch.no_grad():
-            query = x.clone()
-            _, place, at, row = query.split([self.width, self.width, 1, 1], dim=1)
-            place = place.reshape(-1, *self.event_shape)
-            direction = torch.nn.functional.one_hot(row[:, 0].long(), self.width).to(place.dtype)
-            _, pull = pullback(_bound(velocity, condition), place, at[:, 0])
-            product = pull(direction.reshape(place.shape)).flatten(1)
-            return torch.cat((product, query.new_zeros(len(query), self.constants)), dim=1)
-
-    def examples(self, noise: Tensor) -> Tensor:
-        """See `DerivedField`; the times are spread over the span, and the rows of the Jacobian come in turn."""
-        rows = len(noise)
-        places = noise[:, self.width : 2 * self.width]
-        t, row = torch.linspace(0.0, 1.0, rows, dtype=noise.dtype), torch.arange(rows) % self.width
-        return torch.cat((torch.zeros_like(places), places, t[:, None], row[:, None].to(noise.dtype)), dim=1)
+    return DerivedField(width, width + 2, rates, examples)
 
 
 def pulled_rows(velocity: Callable[..., Tensor], rows: Tensor, t: Tensor, condition: Any = None) -> Tensor:

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers import derived
-from solvers.errors import Status
+from solvers.derived import jacobian
+from solvers.errors import SolverError, Status
 from solvers.grids import TimesSpec
 from solvers.integrate import Velocity, integrate_indexed
 from solvers.plan import resolve
@@ -29,18 +29,6 @@ MAX_NUMBERS = 1 << 24
 MAX_TIMES = 1000
 
 Array = NDArray[np.floating]
-
-
-class DiagnoseError(ValueError):
-    """The requested spectrum would be too large, or one of its times is not allowed.
-
-    Attributes:
-        field: the argument at fault.
-    """
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 @dataclass(frozen=True)
@@ -59,16 +47,6 @@ class Spectrum:
     imag: Array
     condition: Array
     status: tuple[Status, ...]
-
-    @property
-    def stiffness(self) -> Array:
-        """See the function of that name."""
-        return stiffness(self.real)
-
-    @property
-    def stiffness_ratio(self) -> Array:
-        """See the function of that name."""
-        return stiffness_ratio(self.real)
 
 
 def stiffness(real: Array) -> Array:
@@ -104,10 +82,7 @@ def spectrum(
     *,
     solver: str = "rk4",
     steps: int | None = 20,
-    rtol: float | None = None,
-    atol: float | None = None,
-    max_step: float | None = None,
-    max_nfe: int = 10_000,
+    **settings: Any,
 ) -> Spectrum:
     """Follow samples from t = 0 to 1 and take the Jacobian of the velocity on the way.
 
@@ -118,63 +93,43 @@ def spectrum(
             differentiable by `torch.autograd`. Bind the condition of a conditional field first.
         x0: (samples, *event) starting states, floating point, see `solvers.integrate`.
         times: strictly ascending times in [0, 1]. With fixed steps these must be grid points, up to rounding.
-        solver, steps, rtol, atol, max_step, max_nfe: how the paths are solved (see `solvers.resolve`); `steps=None` for
-            error control.
+        solver, steps, settings: how the paths are solved (see `solvers.resolve`); `steps=None` for error control.
 
     Raises:
-        DiagnoseError: too many numbers or times, before anything is computed.
-        SolverError: the solver's arguments contradict each other, or a time is not allowed.
+        SolverError: the solver's arguments contradict each other, a time is not allowed, or there are too many numbers
+            or times; before anything is computed.
     """
-    width = math.prod(x0.shape[1:])
-    _check_size(len(x0), len(times), width)
-    settings: dict[str, Any] = {"rtol": rtol, "atol": atol, "max_step": max_step, "max_nfe": max_nfe}
+    samples, width = len(x0), math.prod(x0.shape[1:])
+    if width > MAX_WIDTH:
+        raise SolverError("x0", f"a sample has {width} numbers; spectra allow at most {MAX_WIDTH}")
+    if not 1 <= len(times) <= MAX_TIMES:
+        raise SolverError("times", f"there are {len(times)} times; 1 to {MAX_TIMES} are allowed")
+    if samples * len(times) * width**2 > MAX_NUMBERS:
+        limit = MAX_NUMBERS // (len(times) * width**2)
+        raise SolverError(
+            "x0",
+            f"{samples} samples at {len(times)} times with {width} x {width} Jacobians are too many; "
+            f"use at most {limit} samples at this many times",
+        )
     plan = resolve(solver=solver, steps=steps, **settings, dtype=x0.dtype)
     points = check_save_at(plan, times, "times")
     velocity, x0 = widened(velocity, x0)
     with torch.no_grad():
         solution = integrate_indexed(lambda x, t, _: velocity(x, t), x0, plan, points)
     assert points is not None and solution.saved is not None  # noqa: S101, PT018  (times were given)
-    real, imag = (np.full((len(x0), len(times), width), np.nan) for _ in range(2))
-    condition = np.full((len(x0), len(times)), np.nan)
+    real, imag = np.full((2, samples, len(times), width), np.nan)
+    condition = np.full((samples, len(times)), np.nan)
     for k, t in enumerate(points.tolist()):
         x = solution.saved[:, k]
         usable = x.flatten(1).isfinite().all(dim=1)
         if bool(usable.any()):
             place = np.flatnonzero(usable.cpu().numpy())
-            matrices = jacobian(velocity, x[usable], t)
+            at = x.new_full((len(place),), t)
+            matrices = jacobian(velocity, x[usable], at).double().cpu().numpy()
             finite = np.isfinite(matrices).all(axis=(1, 2))
             lanes = place[finite]
             real[lanes, k], imag[lanes, k], condition[lanes, k] = decompose(matrices[finite])
     return Spectrum(points, real, imag, condition, solution.status)
-
-
-def jacobian(velocity: Velocity, x: Tensor, t: float) -> Array:
-    """Return the Jacobian of every row, d velocity_i / d x_j, from vector-Jacobian products.
-
-    Args:
-        velocity: as in `spectrum`.
-        x: (rows, *event) states.
-        t: the time of all rows.
-
-    Returns:
-        (rows, width, width) float64, on the CPU.
-    """
-    at = torch.full((len(x),), t, dtype=x.dtype, device=x.device)
-    return derived.jacobian(velocity, x, at).double().cpu().numpy()
-
-
-def _check_size(samples: int, times: int, width: int) -> None:
-    if width > MAX_WIDTH:
-        raise DiagnoseError("x0", f"a sample has {width} numbers; spectra allow at most {MAX_WIDTH}")
-    if not 1 <= times <= MAX_TIMES:
-        raise DiagnoseError("times", f"there are {times} times; 1 to {MAX_TIMES} are allowed")
-    if samples * times * width**2 > MAX_NUMBERS:
-        limit = MAX_NUMBERS // (times * width**2)
-        raise DiagnoseError(
-            "x0",
-            f"{samples} samples at {times} times with {width} x {width} Jacobians are too many; "
-            f"use at most {limit} samples at this many times",
-        )
 
 
 def decompose(matrices: Array) -> tuple[Array, Array, Array]:

@@ -173,8 +173,5 @@ def noise_of(lanes: Records, index: Index, order: Index, out: Any) -> None:
 def normals(seed: int, index: int, out: Numbers) -> None:
     """Write z of steps 0, 1, ... of a sample into out (steps, D), in the order in which it is drawn."""
     for step in range(len(out)):
-        for block in range((out.shape[1] + 3) // 4):
-            z = four_normals(seed, index, step, block)
-            for k in range(4):
-                if 4 * block + k < out.shape[1]:
-                    out[step, 4 * block + k] = z[k]
+        out[step] = 0.0
+        stir(out[step], out[step], 0.0, 1.0, seed, index, step, np.empty(0, dtype=np.int64))

@@ -29,12 +29,7 @@ class Status(StrEnum):
 
 
 RUNNING = 0
-"""The code of a lane that has not ended; `CODES[status]` are the others."""
+"""The code of a lane that has not ended; `CODES[status]` are the others, and `STATUSES[code - 1]` their statuses."""
 
 STATUSES: tuple[Status, ...] = tuple(Status)
 CODES: dict[Status, int] = {status: code for code, status in enumerate(STATUSES, start=1)}
-
-
-def status_of(code: int) -> Status:
-    """The status behind a lane's integer code (1, 2, ...)."""
-    return STATUSES[code - 1]

@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -236,15 +235,8 @@ def grid_text(grid: NormalGrid) -> str:
 
 def number_text(value: float) -> str:
     """The shortest text that reads back equal: 20, 0.05, 1e-5, 2.5e-4; decimal unless an exponent is shorter."""
-    sign, digits, exponent = Decimal(repr(float(value))).normalize().as_tuple()
-    if not isinstance(exponent, int):
-        return str(value)
-    if not any(digits):
-        return "0"
-    first, fraction = str(digits[0]), "".join(map(str, digits[1:]))
-    scientific = f"{first}{'.' if fraction else ''}{fraction}e{exponent + len(fraction)}"
-    decimal = format(Decimal((0, digits, exponent)), "f")
-    return "-" * sign + min(decimal, scientific, key=len)
+    decimal = np.format_float_positional(value + 0.0, trim="-")  # without the sign of a zero
+    return min(decimal, np.format_float_scientific(value, trim="-", exp_digits=1).replace("e+", "e"), key=len)
 
 
 def _with_snapped_ends(
@@ -255,8 +247,8 @@ def _with_snapped_ends(
     ends = np.array([points[0], points[-1]], dtype=dtype if dtype.kind == "f" else np.float64)
     if not np.isfinite(ends).all():
         return points
-    first, last = snapped(ends[:1], t_span, t_span), snapped(ends[1:], t_span, t_span)
-    return (float(first[0]), *points[1:-1], float(last[0]))
+    first, last = snapped(ends, t_span, t_span).tolist()
+    return (first, *points[1:-1], last)
 
 
 def _number(what: str, value: object) -> float:

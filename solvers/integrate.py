@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from solvers.errors import CODES, SolverError, Status, status_of
+from solvers.errors import CODES, STATUSES, SolverError, Status
 from solvers.grids import GridSpec, TimesSpec
-from solvers.lanes import Admission, Finished, Lanes
+from solvers.lanes import Admission, Lanes
 from solvers.plan import Plan, resolve
 from solvers.saving import check_save_at
 from solvers.state import Velocity, widened
@@ -186,7 +186,9 @@ def integrate_indexed(
     """
     if plan.spec.noisy:
         raise SolverError("solver", f"{plan.spec} is stochastic, and this follows the ODE: use a solver without noise")
-    return _drive(lambda x, t, lanes: velocity(x, t, lanes.index), x0, plan, save_at, progress, step_ends)
+    return _drive(
+        lambda x, t, lanes: velocity(x, t, lanes.records["index"].copy()), x0, plan, save_at, progress, step_ends
+    )
 
 
 def _drive(
@@ -199,20 +201,41 @@ def _drive(
     seed: int = 0,
     known: Tensor | None = None,
 ) -> Solution:
+    n, settings = len(x0), dict(plan.settings)
+    x, saved = torch.empty_like(x0), None if save_at is None else x0.new_full((n, len(save_at), *x0.shape[1:]), np.nan)
+    t, (nfe, code, grid_steps) = np.zeros(n), np.zeros((3, n), dtype=np.int64)
+    samples, steps = [np.zeros(0, dtype=np.int64)], [np.zeros((0, 5))]
     lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(plan.rows.slots, 2), step_ends=step_ends)
     lanes.admit([Admission(plan, x0, save_at=save_at, seed=seed, known=known)])
-    results = _Results(x0, plan, save_at)
-    results.take(lanes.collect(), lanes)
+    finished = lanes.collect()
     bar_format = "{l_bar}{bar}| {n:.3f} of the span [{elapsed}<{remaining}]"
     # Even a hidden bar would take a semaphore of the operating system, which a killed process leaves behind.
     with tqdm(total=1.0, bar_format=bar_format) if progress else nullcontext() as bar:
-        while len(lanes):
-            x, t = lanes.query()
-            results.take(lanes.absorb(velocity(x, t, lanes)), lanes)
+        while True:
+            if saved is not None:
+                for part in lanes.take_saved():
+                    where = (torch.from_numpy(part.index), torch.from_numpy(part.place))
+                    saved[where] = part.x.reshape(-1, *x0.shape[1:])
+            if finished is not None:
+                index = finished.index
+                x[torch.from_numpy(index)], t[index], nfe[index] = finished.x, finished.t, finished.nfe
+                code[index], grid_steps[index] = finished.status, finished.grid_steps
+                samples.append(np.repeat(index, finished.attempts))
+                steps.append(finished.steps)
+            if not len(lanes):
+                break
+            finished = lanes.absorb(velocity(*lanes.query(), lanes))
             if bar is not None:
-                bar.n = lanes.progress()
+                bar.n = float(lanes.shares().min(initial=1.0))
                 bar.update(0)
-    return results.solution()
+    status = tuple(STATUSES[one - 1] for one in code.tolist())
+    if plan.times is None:
+        sample = np.concatenate(samples)
+        order = np.argsort(sample, kind="stable")
+        trace = StepTrace.build(sample[order], np.concatenate(steps)[order])
+    else:
+        trace = StepTrace.of_grid(plan.times, grid_steps, code == CODES[Status.NON_FINITE])
+    return Solution(x, t, nfe, status, trace, saved, settings)
 
 
 def warm_up(dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
@@ -222,47 +245,3 @@ def warm_up(dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
     # The second lane's velocity is infinite: it ends at once, and the gap it leaves is closed.
     integrate(lambda x, t: -x / (x < 2), x0, error_control="batch", rtol=1e-3, atol=1e-3)
     quantiles_by_bin(np.zeros(1), np.zeros(1), np.arange(2.0), np.zeros(1))
-
-
-class _Results:
-    """Collects lanes as they end and returns them in the order of the samples."""
-
-    def __init__(self, x0: Tensor, plan: Plan, save_at: NDArray[np.float64] | None) -> None:
-        self.plan, self.x0 = plan, x0
-        self.parts: list[Finished] = []
-        self.saved = None if save_at is None else x0.new_full((len(x0), len(save_at), *x0.shape[1:]), float("nan"))
-
-    def take(self, finished: Finished | None, lanes: Lanes) -> None:
-        for part in lanes.take_saved() if lanes.saved else ():
-            assert self.saved is not None  # noqa: S101  (lanes save only where save_at was given)
-            where = (torch.from_numpy(part.index), torch.from_numpy(part.place))
-            self.saved[where] = part.x.reshape(-1, *self.x0.shape[1:])
-        if finished is not None:
-            self.parts.append(finished)
-
-    def solution(self) -> Solution:
-        settings = dict(self.plan.settings)
-        if not self.parts:
-            none = np.zeros(0, dtype=np.int64)
-            return Solution(torch.empty_like(self.x0), np.zeros(0), none, (), self._trace(none), self.saved, settings)
-        order = self._all("index").argsort()
-        x = torch.cat([part.x for part in self.parts])[torch.from_numpy(order)]
-        code = self._all("status")[order]
-        status = tuple(status_of(one) for one in code.tolist())
-        return Solution(
-            x, self._all("t")[order], self._all("nfe")[order], status, self._trace(code), self.saved, settings
-        )
-
-    def _all(self, name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in self.parts])
-
-    def _trace(self, code: NDArray[np.int64]) -> StepTrace:
-        if not self.parts:
-            return StepTrace.empty()
-        index = self._all("index")
-        if (times := self.plan.times) is not None:
-            steps = self._all("grid_steps")[index.argsort()]
-            return StepTrace.of_grid(times, np.arange(len(code)), steps, code == CODES[Status.NON_FINITE])
-        sample = np.repeat(index, self._all("attempts"))
-        order = np.argsort(sample, kind="stable")
-        return StepTrace.build(sample[order], self._all("steps")[order])

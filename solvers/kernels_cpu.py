@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.bank import Bank
@@ -27,18 +26,12 @@ from solvers.clocks import (
     query_time,
     take_out,
 )
-from solvers.compiled import Flags, Index, Numbers, Records, array_at, compiled
+from solvers.compiled import Index, Numbers, Records, array_at, compiled
 from solvers.draws import stir
 from solvers.errors import RUNNING
-from solvers.plan import BEND, CONTROLLED_KINDS, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, STIFF, A, B, E
-from solvers.state import Attempts, States
-from solvers.trace import write_attempts
-
-Data = NDArray[Any]
-"""An array of the states' dtype."""
-
-CONTROLLED = sum(1 << kind for kind in CONTROLLED_KINDS)
-"""Bit mask of `CONTROLLED_KINDS`."""
+from solvers.plan import BEND, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, STIFF, A, B, E
+from solvers.state import Data, States
+from solvers.trace import StepLog, write_attempts
 
 
 @compiled
@@ -183,23 +176,6 @@ def _advance(lane: Any, x: Data, k: Data, weights: Numbers, rows: Records, order
 
 
 @compiled
-def attempt(
-    lanes: Records,
-    index: Index,
-    x: Data,
-    k: Data,
-    pins: Data,
-    weights: Numbers,
-    rows: Records,
-    address: int,
-    sums: Numbers,
-    rho: Numbers,
-) -> None:
-    """See `States.attempt`; the new states (m, D) go to an address, the rest to sums and rho (m,)."""
-    _attempt(lanes, index, x, k, pins, weights, rows, array_at(address, (len(index), x.shape[1]), x.dtype), sums, rho)
-
-
-@compiled
 def _attempt(
     lanes: Records,
     index: Index,
@@ -212,6 +188,12 @@ def _attempt(
     sums: Numbers,
     rho: Numbers,
 ) -> None:
+    """Write the outcome of attempts: the new states (m, D), sums and rho (m,).
+
+    The sums are over D, of the squared scaled error, and not finite where a stage or the new state is not; rho is an
+    estimate of the Jacobian's largest eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite. The arrays come from
+    the caller: in a function that makes them, the loop would count references to them.
+    """
     width = x.shape[1]
     part, values = np.empty(width, dtype=x.dtype), np.empty(width)
     for m in range(len(index)):
@@ -244,9 +226,9 @@ def _squares(part: Data, values: Numbers) -> float:
 
 
 @compiled
-def slopes(lanes: Records, index: Index, x: Data, k: Data, d0: Numbers, d1: Numbers) -> None:
-    """See `States.slopes`; writes d0 and d1 (m,)."""
-    of_x, of_v = np.empty(x.shape[1]), np.empty(x.shape[1])
+def _slopes(lanes: Records, index: Index, x: Data, k: Data) -> tuple[Numbers, Numbers]:
+    """Return sums of squares (m,) of the scaled state and of the scaled first velocity, NaN if not finite."""
+    d0, d1, of_x, of_v = np.empty(len(index)), np.empty(len(index)), np.empty(x.shape[1]), np.empty(x.shape[1])
     for m in range(len(index)):
         j = index[m]
         good = True
@@ -257,12 +239,13 @@ def slopes(lanes: Records, index: Index, x: Data, k: Data, d0: Numbers, d1: Numb
             good &= np.isfinite(x[j, d]) and np.isfinite(k[j, 0, d])
         d0[m] = _halved(of_x) if good else np.nan
         d1[m] = _halved(of_v) if good else np.nan
+    return d0, d1
 
 
 @compiled
-def change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None:
-    """See `States.change`; writes d2 (m,)."""
-    values = np.empty(x.shape[1])
+def _changes(lanes: Records, index: Index, x: Data, k: Data) -> Numbers:
+    """Return sums of squares (m,) of the scaled change of the velocity over the trial step."""
+    d2, values = np.empty(len(index)), np.empty(x.shape[1])
     for m in range(len(index)):
         j = index[m]
         for d in range(x.shape[1]):
@@ -270,16 +253,40 @@ def change(lanes: Records, index: Index, x: Data, k: Data, d2: Numbers) -> None:
             scaled = np.float64(k[j, 1, d] - k[j, 0, d]) / scale
             values[d] = scaled * scaled
         d2[m] = _halved(values)
+    return d2
 
 
 @compiled
-def settle(lanes: Records, index: Index, address: int, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
-    """See `States.settle`; the new states (m, D) are at an address."""
-    _settle(lanes, index, array_at(address, (len(index), x.shape[1]), x.dtype), accepted, rows, x, k)
+def control(
+    lanes: Records, x: Data, k: Data, pins: Data, weights: Numbers, rows: Records, kinds: Index, present: int, log: Any
+) -> tuple[Index, Data, Numbers, int, bool]:
+    """See `States.control`; `log` is values and counts of the step log. Also returns whether a place of it is full."""
+    values, counts = log
+    width, ended = x.shape[1], 0
+    if present >> FIRST_SLOPE & 1:
+        index = of_kind(kinds, FIRST_SLOPE)
+        d0, d1 = _slopes(lanes, index, x, k)
+        d0, d1 = norms(lanes, index, d0, width, False), norms(lanes, index, d1, width, False)
+        ended += first_slope(lanes, index, d0, d1, rows)
+    if present >> FIRST_STEP & 1:
+        index = of_kind(kinds, FIRST_STEP)
+        d2 = norms(lanes, index, _changes(lanes, index, x, k), width, False)
+        for m in range(len(index)):
+            if not np.isfinite(d2[m]):
+                k[index[m], 1:] = 0.0
+        ended += end_first_step(lanes, index, d2, rows)
+    index = of_kind(kinds, END_ADAPTIVE)
+    after, sums, rho = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index)), np.empty(len(index))
+    _attempt(lanes, index, x, k, pins, weights, rows, after, sums, rho)
+    error = norms(lanes, index, sums, width, True)
+    return index, after, error, ended, write_attempts(lanes, index, error, rho, values, counts)
 
 
 @compiled
-def _settle(lanes: Records, index: Index, after: Data, accepted: Flags, rows: Records, x: Data, k: Data) -> None:
+def settle(lanes: Records, index: Index, after: Data, error: Numbers, rows: Records, x: Data, k: Data) -> int:
+    """See `States.settle`."""
+    accepted = np.empty(len(index), dtype=np.bool_)
+    ended = end_adaptive(lanes, index, error, rows, accepted)
     for m in range(len(index)):
         j = index[m]
         row = rows[lanes[j].done]
@@ -293,50 +300,7 @@ def _settle(lanes: Records, index: Index, after: Data, accepted: Flags, rows: Re
             for s in range(1, k.shape[1]):
                 for d in range(x.shape[1]):
                     k[j, s, d] = 0.0
-
-
-@compiled
-def control(
-    lanes: Records, x: Data, k: Data, pins: Data, weights: Numbers, rows: Records, kinds: Index, present: int, log: Any
-) -> tuple[int, bool]:
-    """Do after one call what `Lanes.absorb` does under error control, for lanes without save times.
-
-    Args:
-        lanes, x, k, pins, weights, rows: see the top of this module.
-        kinds: (n,) kind of the row that each lane has just done.
-        present: a bit mask of these.
-        log: values and counts of the step log.
-
-    Returns:
-        How many lanes ended, and whether a place of the log is full.
-    """
-    values, counts = log
-    width, ended, full = x.shape[1], 0, False
-    if present >> FIRST_SLOPE & 1:
-        index = of_kind(kinds, FIRST_SLOPE)
-        d0, d1 = np.empty(len(index)), np.empty(len(index))
-        slopes(lanes, index, x, k, d0, d1)
-        d0, d1 = norms(lanes, index, d0, width, False), norms(lanes, index, d1, width, False)
-        ended += first_slope(lanes, index, d0, d1, rows)
-    if present >> FIRST_STEP & 1:
-        index = of_kind(kinds, FIRST_STEP)
-        d2 = np.empty(len(index))
-        change(lanes, index, x, k, d2)
-        d2 = norms(lanes, index, d2, width, False)
-        for m in range(len(index)):
-            if not np.isfinite(d2[m]):
-                k[index[m], 1:] = 0.0
-        ended += end_first_step(lanes, index, d2, rows)
-    if present >> END_ADAPTIVE & 1:
-        index = of_kind(kinds, END_ADAPTIVE)
-        sums, rho = np.empty(len(index)), np.empty(len(index))
-        after, accepted = np.empty((len(index), width), dtype=x.dtype), np.empty(len(index), dtype=np.bool_)
-        _attempt(lanes, index, x, k, pins, weights, rows, after, sums, rho)
-        error = norms(lanes, index, sums, width, True)
-        full = write_attempts(lanes, index, error, rho, values, counts)
-        ended += end_adaptive(lanes, index, error, rows, accepted)
-        _settle(lanes, index, after, accepted, rows, x, k)
-    return ended, full
+    return ended
 
 
 class HostStates(States):
@@ -371,21 +335,14 @@ class HostStates(States):
         loaded = self._pins, bank.weights, bank.rows, bank.times
         return receive(lanes, self._x, self._k, *loaded, self.order, v.data_ptr(), kinds, False)
 
-    def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
-        m = len(index)
-        after, sums, rho = self.x.new_empty((m, self.x.shape[1])), np.empty(m), np.empty(m)
-        attempt(lanes, index, self._x, self._k, self._pins, bank.weights, bank.rows, after.data_ptr(), sums, rho)
-        return Attempts(after, sums, rho)
+    def control(
+        self, kinds: Index, present: int, lanes: Records, bank: Bank, log: StepLog
+    ) -> tuple[Index, Data, Numbers, int]:
+        loaded = self._x, self._k, self._pins, bank.weights, bank.rows
+        index, after, error, ended, full = control(lanes, *loaded, kinds, present, log.arrays)
+        if full:
+            log.move_full(lanes)
+        return index, after, error, ended
 
-    def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
-        d0, d1 = np.empty(len(index)), np.empty(len(index))
-        slopes(lanes, index, self._x, self._k, d0, d1)
-        return d0, d1
-
-    def change(self, index: Index, lanes: Records) -> Numbers:
-        d2 = np.empty(len(index))
-        change(lanes, index, self._x, self._k, d2)
-        return d2
-
-    def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
-        settle(lanes, index, after.data_ptr(), accepted, bank.rows, self._x, self._k)
+    def settle(self, index: Index, after: Data, error: Numbers, lanes: Records, bank: Bank) -> int:
+        return settle(lanes, index, after, error, bank.rows, self._x, self._k)

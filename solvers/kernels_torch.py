@@ -13,11 +13,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.bank import Bank
-from solvers.clocks import end_steps, next_rows, of_kind, query_times
+from solvers.clocks import (
+    end_adaptive,
+    end_first_step,
+    end_steps,
+    first_slope,
+    next_rows,
+    norms,
+    of_kind,
+    query_times,
+)
 from solvers.compiled import Flags, Index, Numbers, Records
 from solvers.draws import noise_of
-from solvers.plan import BEND, END_FIXED, STIFF, A, B, E
-from solvers.state import Attempts, States
+from solvers.plan import BEND, END_ADAPTIVE, END_FIXED, FIRST_SLOPE, FIRST_STEP, STIFF, A, B, E
+from solvers.state import States
+from solvers.trace import StepLog
 
 
 def combine(weights: Tensor, k: Tensor) -> Tensor:
@@ -109,8 +119,12 @@ class DeviceStates(States):
         weights = bank.weights[row, B, : int(bank.rows["advance_used"][row].max())] * lanes["h"][index, None]
         advance = combine(self._like(weights), k)
         self._stir(advance, index, lanes, bank.rows["advance_x"][row], bank.rows["advance_z"][row])
+        slots = bank.rows["keep"][row]
+        stored = np.flatnonzero(slots >= 0)
+        if len(stored):
+            places = self._index(index[stored] * self.k.shape[1] + slots[stored])
+            self.k.view(-1, self.k.shape[2]).index_copy_(0, places, advance[self._index(stored)])
         after = x + advance
-        self._keep(index, bank.rows["keep"][row], advance)
         good = finite_lanes(after)
         self._move(index, after, good)
         return good
@@ -125,15 +139,29 @@ class DeviceStates(States):
             mixed = total.index_select(0, places) + self._like(of_x[noisy, None]) * state
             total.index_copy_(0, places, mixed + self._like(of_z[noisy, None]) * self._like(z))
 
-    def _keep(self, index: Index, slots: Index, advance: Tensor) -> None:
-        """Store the advances (m, D) of lanes `index` in slots (m,), -1 for none."""
-        stored = np.flatnonzero(slots >= 0)
-        if len(stored):
-            places = self._index(index[stored] * self.k.shape[1] + slots[stored])
-            which = advance if len(stored) == len(index) else advance.index_select(0, self._index(stored))
-            self.k.view(-1, self.k.shape[2]).index_copy_(0, places, which)
+    def control(
+        self, kinds: Index, present: int, lanes: Records, bank: Bank, log: StepLog
+    ) -> tuple[Index, Tensor, Numbers, int]:
+        width, ended = self.x.shape[1], 0
+        if present >> FIRST_SLOPE & 1:
+            index = of_kind(kinds, FIRST_SLOPE)
+            d0, d1 = (norms(lanes, index, sums, width, False) for sums in self._slopes(index, lanes))
+            ended += first_slope(lanes, index, d0, d1, bank.rows)
+        if present >> FIRST_STEP & 1:
+            index = of_kind(kinds, FIRST_STEP)
+            d2 = norms(lanes, index, self._change(index, lanes), width, False)
+            self._wipe(index[~np.isfinite(d2)])
+            ended += end_first_step(lanes, index, d2, bank.rows)
+        index = of_kind(kinds, END_ADAPTIVE)
+        if not len(index):
+            return index, self.x[:0], np.empty(0), ended
+        after, sums, rho = self._attempt(index, lanes, bank)
+        error = norms(lanes, index, sums, width, True)
+        log.record(lanes, index, error, rho)
+        return index, after, error, ended
 
-    def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
+    def _attempt(self, index: Index, lanes: Records, bank: Bank) -> tuple[Tensor, Numbers, Numbers]:
+        """The new states, sums of squared scaled errors and estimates of the largest eigenvalue of attempts."""
         x, k = self._pick(index)
         row, h = lanes["done"][index], lanes["h"][index, None]
         slot = bank.rows["slot"][row]
@@ -147,9 +175,10 @@ class DeviceStates(States):
         bent, drift = (lane_sums(combine(self._like(w), k).double() ** 2) for w in (bend, stiff * h))
         with np.errstate(divide="ignore", invalid="ignore"):
             rho = np.sqrt(bent / drift)
-        return Attempts(after, sums, rho)
+        return after, sums, rho
 
-    def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
+    def _slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
+        """Sums of squares (m,) of the scaled state and of the scaled first velocity; NaN if not finite."""
         x, k = self._pick(index)
         good = finite_lanes(x) & finite_lanes(k[:, 0])
         x, v = x.double(), k[:, 0].double()
@@ -157,19 +186,27 @@ class DeviceStates(States):
         d0, d1 = (np.where(good, lane_sums((values / scale) ** 2), np.nan) for values in (x, v))
         return d0, d1
 
-    def change(self, index: Index, lanes: Records) -> Numbers:
+    def _change(self, index: Index, lanes: Records) -> Numbers:
+        """Sums of squares (m,) of the scaled change of the velocity over the trial step."""
         x, k = self._pick(index)
         scale = self._scale(index, lanes, x.double().abs())
         return lane_sums(((k[:, 1] - k[:, 0]).double() / scale) ** 2)
 
-    def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
+    def settle(self, index: Index, after: Tensor, error: Numbers, lanes: Records, bank: Bank) -> int:
+        accepted = np.empty(len(index), dtype=np.bool_)
+        ended = end_adaptive(lanes, index, error, bank.rows, accepted)
         self._move(index, after, accepted)
         chosen = index[accepted]
         carried = chosen[bank.rows["fsal"][lanes["done"][chosen]] == 1]
         if len(carried):
             where = self._index(carried)
             self.k[where, 0] = self.k[where, self._index(bank.rows["slot"][lanes["done"][carried]])]
-        self.wipe(index[~accepted])
+        self._wipe(index[~accepted])
+        return ended
+
+    def _wipe(self, index: Index) -> None:
+        if len(index):
+            self.k[self._index(index), 1:] = 0.0
 
     def _move(self, index: Index, after: Tensor, chosen: Flags) -> None:
         """Give the chosen ones among lanes `index` (m,) their new states, out of (m, D)."""

@@ -23,15 +23,10 @@ from solvers.compiled import Index, Numbers, Records
 from solvers.errors import CODES, Status
 from solvers.kernels_cpu import HostStates
 from solvers.kernels_torch import DeviceStates
-from solvers.plan import CONTROLLED_KINDS, END_FIXED, FIRST_SLOPE, FIRST_STEP, MID, Plan
+from solvers.plan import CONTROLLED, END_FIXED, Plan, Rows
 from solvers.saving import SavedStates, save, save_grid, save_passed
-from solvers.state import LANE, SMALLEST_ROOM, RunLimits, Runner, States, checked, first_record, plain
+from solvers.state import LANE, SMALLEST_ROOM, Runner, States, checked, first_record, plain
 from solvers.trace import StepLog
-
-_ON_GRIDS = 1 << MID | 1 << END_FIXED
-"""Kinds of rows that `States.receive` handles by itself."""
-
-_ALL_KINDS = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Finished:
         x: (n, *event) states reached: the last finite one for a lane that failed.
         t: (n,) float64 times reached.
         nfe: (n,) calls.
-        status: (n,) codes, see `errors.status_of`.
+        status: (n,) codes, see `errors.CODES`.
         attempts: (n,) number of attempted steps of each lane in `steps` (0 on a grid, which is then the trace).
         steps: (sum, 5) t, h, error, accepted, stiffness of those, lane by lane.
         grid_steps: (n,) steps that a lane on a grid completed; 0 under error control.
@@ -88,12 +83,20 @@ class Finished:
 
 @dataclass
 class _Ticket:
-    """What lanes of one plan, admitted together, hold in the bank; their first record; how many are still running."""
+    """Lanes of one plan, admitted together.
+
+    Attributes:
+        plan: the plan.
+        items: what they hold in the bank.
+        words: their first record.
+        saves: whether they have save times.
+        lanes: how many are still running.
+    """
 
     plan: Plan
-    save_at: NDArray[np.float64] | None
+    items: list[Rows | NDArray[np.float64]]
     words: NDArray[np.int64]
-    alone: bool
+    saves: bool
     lanes: int = 0
 
 
@@ -147,16 +150,6 @@ class Lanes:
         """Running lanes."""
         return len(self.records)
 
-    @property
-    def owner(self) -> Index:
-        """(n,) owning job of each lane."""
-        return self.records["owner"].copy()
-
-    @property
-    def index(self) -> Index:
-        """(n,) index of each lane within its owner's samples."""
-        return self.records["index"].copy()
-
     def admit(self, admissions: Sequence[Admission]) -> None:
         """Start trajectories; they take part from the next tick on.
 
@@ -165,7 +158,10 @@ class Lanes:
         admissions = [admission for admission in admissions if admission.x0.shape[0]]
         if not admissions:
             return
-        self._widen(max([admission.plan.rows.slots for admission in admissions]))
+        slots = max([admission.plan.rows.slots for admission in admissions])
+        if slots > self.bank.slots:
+            self.states.widen(slots)
+            self.bank.widen(slots)
         before = len(self.records)
         after = before + sum([admission.x0.shape[0] for admission in admissions])
         if after > len(self._room):
@@ -178,25 +174,25 @@ class Lanes:
             last = before
             for admission in admissions:
                 first, last = last, last + admission.x0.shape[0]
-                shares = tickets and not tickets[-1].alone and admission.save_at is None
-                if not shares or tickets[-1].plan is not admission.plan:
+                plan, times = admission.plan, admission.save_at
+                alone = plan.batch or times is not None
+                if alone or not tickets or tickets[-1].plan is not plan or tickets[-1].saves:
                     tickets.append(self._ticket(admission, self._next_ticket + len(tickets), undo))
                 tickets[-1].lanes += last - first
                 words[first:last] = tickets[-1].words
                 owners[first:last] = admission.owner
                 indices[first:last] = np.arange(admission.first_index, admission.first_index + last - first)
-                if admission.plan.rows.mix is not None:
+                if plan.rows.noisy:
                     noisy = self._room[first:last]
                     noisy["seed"], noisy["sample"] = admission.seed, admission.first_sample + np.arange(last - first)
                 if admission.known is not None:
-                    start, known, t = admission.x0, admission.known, admission.plan.t_span[0]
+                    start, known, t = admission.x0, admission.known, plan.t_span[0]
                     self._room["pin"][first:last] = places = self.states.pin(start, known, t)
                     undo.callback(self.states.unpin, places)
-                if admission.plan.times is None:
+                if plan.times is None:
                     self._room["log"][first:last] = places = self.log.open(last - first)
                     undo.callback(self.log.free, places)
-                times = admission.save_at
-                if times is not None and len(times) and times[0] == admission.plan.t_span[0]:
+                if times is not None and len(times) and times[0] == plan.t_span[0]:
                     start = self.states.start_of(admission.x0)
                     saved.append(save(self._room[first:last], np.arange(last - first), start))
             self.states.admit([(admission.x0, admission.plan.rows.origin) for admission in admissions])
@@ -205,28 +201,25 @@ class Lanes:
         for ticket in tickets:
             self._tickets[self._next_ticket] = ticket
             self._next_ticket += 1
-            self.saving += ticket.save_at is not None
+            self.saving += ticket.saves
         self.saved += saved
-
-    def _widen(self, slots: int) -> None:
-        if slots > self.bank.slots:
-            self.states.widen(slots)
-            self.bank.widen(slots)
 
     def _ticket(self, admission: Admission, number: int, undo: ExitStack) -> _Ticket:
         """Hold in the bank what an admission needs; `undo` releases it."""
         plan, times = admission.plan, admission.save_at
-        first_row, first_time = self.bank.hold(plan)
-        undo.callback(self.bank.release, plan)
-        one = first_record(plan, first_row, first_time)
+        items = [item for item in (plan.rows, plan.times, times) if item is not None]
+        firsts = list[int]()
+        for item in items:
+            firsts.append(self.bank.hold(item))
+            undo.callback(self.bank.release, item)
+        one = first_record(plan, firsts[0], firsts[1] if plan.times is not None else 0)
         one["ticket"] = number
         if plan.batch:
             one["group"] = number
         if times is not None:
-            one["save"] = one["save_first"] = first = self.bank.hold_times(times)
-            undo.callback(self.bank.release_times, times)
-            one["save_end"] = first + len(times)
-        return _Ticket(plan, times, plain(one[None]), times is not None or plan.batch)
+            one["save"] = one["save_first"] = firsts[-1]
+            one["save_end"] = firsts[-1] + len(times)
+        return _Ticket(plan, items, plain(one[None]), times is not None)
 
     def query(self) -> tuple[Tensor, Tensor]:
         """Return the states and times at which to evaluate the network in this tick.
@@ -269,10 +262,10 @@ class Lanes:
         Returns:
             The lanes that ended, or None, and the number of calls.
         """
-        until = ~(1 << MID) & _ALL_KINDS if self.saving else 0
+        until = CONTROLLED | 1 << END_FIXED if self.saving else 0
         if self.states.arrays is None:
             raise TypeError("states on a device have no runner")
-        kinds, limits = self._room_for_kinds(), RunLimits(calls, until, more)
+        kinds, limits = self._room_for_kinds(), (calls, until, more)
         present, ended, done, full = runner(self.records, *self.states.arrays, self.bank, self.log, kinds, limits)
         if full:
             self.log.move_full(self.records)
@@ -296,33 +289,15 @@ class Lanes:
         """
         if self.saving and present >> END_FIXED & 1:
             self.saved += save_grid(self.records, self.states, self.bank, clocks.of_kind(kinds, END_FIXED))
-        if present & ~_ON_GRIDS:
-            for kind in CONTROLLED_KINDS:
-                if present >> kind & 1:
-                    ended += self._control(kind, clocks.of_kind(kinds, kind))
+        if present & CONTROLLED:
+            records, states, bank = self.records, self.states, self.bank
+            index, after, error, decided = states.control(kinds, present, records, bank, self.log)
+            if self.saving:
+                passed = error <= 1
+                ends = torch.as_tensor(after)[torch.from_numpy(passed).to(states.x.device)]
+                self.saved += save_passed(records, states, bank, index[passed], ends)
+            ended += decided + states.settle(index, after, error, records, bank)
         return self.collect() if ended else None
-
-    def _control(self, kind: int, index: Index) -> int:
-        """Choose the first step of lanes `index` (m,), or accept or reject an attempt; return how many lanes ended."""
-        records, bank, states, width = self.records, self.bank, self.states, self.width
-        if kind == FIRST_SLOPE:
-            d0, d1 = (clocks.norms(records, index, sums, width, False) for sums in states.slopes(index, records))
-            return clocks.first_slope(records, index, d0, d1, bank.rows)
-        if kind == FIRST_STEP:
-            d2 = clocks.norms(records, index, states.change(index, records), width, False)
-            states.wipe(index[~np.isfinite(d2)])
-            return clocks.end_first_step(records, index, d2, bank.rows)
-        attempts = states.attempt(index, records, bank)
-        error = clocks.norms(records, index, attempts.sums, width, True)
-        self.log.record(records, index, error, attempts.rho)
-        if self.saving:
-            passed = error <= 1
-            after = attempts.after[torch.from_numpy(passed).to(attempts.after.device)]
-            self.saved += save_passed(records, states, bank, index[passed], after)
-        accepted = np.empty(len(index), dtype=np.bool_)
-        ended = clocks.end_adaptive(records, index, error, bank.rows, accepted)
-        states.settle(index, attempts.after, accepted, records, bank)
-        return ended
 
     def stop(self, owner: int, status: Status) -> None:
         """End all lanes of an owner; `collect` returns them."""
@@ -343,27 +318,19 @@ class Lanes:
         attempts, steps = self.log.close(out)
         grid_steps = out["step"] - out["first"] - 1
         for number, lanes in Counter(out["ticket"].tolist()).items():
-            self._leave(number, lanes)
+            ticket = self._tickets[number]
+            ticket.lanes -= lanes
+            if not ticket.lanes:
+                for item in ticket.items:
+                    self.bank.release(item)
+                self.saving -= ticket.saves
+                del self._tickets[number]
         return Finished(out["owner"], out["index"], x, out["t"], out["nfe"], out["status"], attempts, steps, grid_steps)
-
-    def _leave(self, number: int, lanes: int) -> None:
-        ticket = self._tickets[number]
-        ticket.lanes -= lanes
-        if ticket.lanes == 0:
-            self.bank.release(ticket.plan)
-            if ticket.save_at is not None:
-                self.saving -= 1
-                self.bank.release_times(ticket.save_at)
-            del self._tickets[number]
 
     def take_saved(self) -> list[SavedStates]:
         """The states saved since the last call."""
         saved, self.saved = self.saved, []
         return saved
-
-    def progress(self) -> float:
-        """The share of its span that the slowest lane has covered; 1 if none is running."""
-        return float(self.shares().min()) if len(self) else 1.0
 
     def shares(self) -> Numbers:
         """(n,) the share of its span that each lane has covered."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from solvers.derived import LogDensityField
+from solvers.derived import log_density_field
 from solvers.errors import SolverError, Status
 from solvers.integrate import integrate_indexed
 from solvers.plan import resolve
@@ -53,18 +54,12 @@ def log_density(
     x: Tensor,
     *,
     solver: str = "dopri5",
-    steps: int | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
     t_span: Sequence[float] = (1.0, 0.0),
-    controller: str | None = None,
-    error_control: str = "sample",
-    max_step: float | None = None,
-    max_nfe: int = 10_000,
     divergence: str = "auto",
     probes: int = 1,
     seed: int = 0,
     progress: bool = False,
+    **settings: Any,
 ) -> LogDensity:
     """Return the log-density of samples under a flow that has a standard normal at the end of the span.
 
@@ -81,7 +76,7 @@ def log_density(
             differentiable by `torch.autograd` (no in-place changes of its input).
         x: (samples, *event) data, floating point; float64 gives more digits of log p. Data of half precision are summed
             in float32, with their velocity in half precision.
-        solver, steps, rtol, atol, controller, error_control, max_step, max_nfe: see `solvers.resolve`.
+        solver, settings: how the path is solved, see `solvers.resolve`: `steps`, or `rtol` and `atol`, and others.
         t_span: (time of the data, time of the noise).
         divergence: `exact`, `hutchinson`, or `auto`: exact up to 16 dimensions.
         probes: Rademacher probes per sample for `hutchinson`, at least 1.
@@ -98,18 +93,18 @@ def log_density(
         raise SolverError("x", "x must be a floating-point tensor of shape (samples, *event)")
     dtype, width = x.dtype, math.prod(x.shape[1:])
     method = _check(divergence, probes, seed, width)
-    derived = LogDensityField(tuple(x.shape[1:]), 0 if method == "exact" else probes)
+    probes = 0 if method == "exact" else probes
+    derived = log_density_field(tuple(x.shape[1:]), probes)
     wide, x = widened(velocity, x)
-    drawn = _rademacher(x, derived.probes, seed)
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (len(x), probes, *x.shape[1:]), generator=generator) * 2 - 1  # Rademacher probes
+    drawn = signs.to(x.device, x.dtype).reshape(len(x), derived.constants)
 
     def field(state: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
         query = torch.cat((state, drawn[torch.from_numpy(index).to(drawn.device)]), dim=1)
         return derived(wide, query, t)[:, : derived.width]
 
-    plan = resolve(
-        solver=solver, steps=steps, rtol=rtol, atol=atol, error_control=error_control, controller=controller,
-        max_step=max_step, max_nfe=max_nfe, t_span=t_span, dtype=dtype,
-    )  # fmt: skip
+    plan = resolve(solver=solver, t_span=t_span, **settings, dtype=dtype)
     start = torch.cat((x.reshape(len(x), width), x.new_zeros(len(x), 1)), dim=1)
     solution = integrate_indexed(field, start, plan, progress=progress)
     latent = solution.x[:, :-1].double()
@@ -132,10 +127,3 @@ def _check(divergence: str, probes: int, seed: int, width: int) -> str:
     if divergence == "auto":
         return "exact" if width <= EXACT_UP_TO else "hutchinson"
     return divergence
-
-
-def _rademacher(x: Tensor, probes: int, seed: int) -> Tensor:
-    """Rademacher probes, (samples, probes x width)."""
-    generator = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, (len(x), probes, *x.shape[1:]), generator=generator) * 2 - 1
-    return signs.to(x.device, x.dtype).reshape(len(x), probes * math.prod(x.shape[1:]))

@@ -35,7 +35,6 @@ STARTS = ("ramp", "rk")
 STARTERS = {2: "heun2", 3: "heun2", 4: "bosh3"}
 """The Runge-Kutta method that starts the Adams-Bashforth method of each order without lowering it."""
 
-
 _SERIES_BELOW = 4.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -88,12 +87,6 @@ class Exponential:
         return self.velocities - 1
 
 
-def log_snr(times: Numbers) -> Numbers:
-    """lambda = log(t / (1 - t)), infinite at 0 and 1."""
-    with np.errstate(divide="ignore"):
-        return np.log(times) - np.log1p(-times)
-
-
 def exponential_weights(times: Numbers, method: Exponential) -> tuple[Numbers, Numbers]:
     """Return the weights of DPM-Solver++ or UniPC for all steps of a grid.
 
@@ -105,16 +98,26 @@ def exponential_weights(times: Numbers, method: Exponential) -> tuple[Numbers, N
         (N, V) weights of the velocities and (N, V - 1) of the earlier steps, both newest first: step n is
         sum_j a[n, j] v[n - j] + sum_j b[n, j] (x[n - j] - x[n - j - 1]).
     """
-    lam, sigma, h = log_snr(times), 1 - times, np.diff(times)
-    count = len(h)
+    sigma, h = 1 - times, np.diff(times)
     with np.errstate(divide="ignore"):
-        phi = h / sigma[:-1]
-    depth = _depths(lam, method.order)
-    forms = _Forms(count, method, sigma)
+        lam, phi = np.log(times) - np.log1p(-times), h / sigma[:-1]
+    # The order of each step: the number of predictions at finite lambda so far; 1 for a step to infinite lambda.
+    depth = np.clip(np.cumsum(np.isfinite(lam[:-1])), 1, method.order)
+    depth[~np.isfinite(lam[1:])] = 1
+    of_velocities, of_steps = np.zeros((len(h), method.velocities)), np.zeros((len(h), method.steps))
+
+    def add_difference(n: Steps, age: int, base: int, weight: Numbers) -> None:
+        """Add weight (D[n - age] - D[n - base]) to steps n (m,)."""
+        of_velocities[n, age] += weight * sigma[n - age]
+        of_velocities[n, base] -= weight * sigma[n - base]
+        sign = 1 if age < base else -1
+        for between in range(min(age, base), max(age, base)):
+            of_steps[n, between] += sign * weight
+
     for order in range(2, method.order + 1):
         n = np.flatnonzero(depth == order)
         for age, weight in enumerate(_predictor(lam, n, order).T, start=1):
-            forms.add_difference(n, age, 0, phi[n] * weight)
+            add_difference(n, age, 0, phi[n] * weight)
     if method.corrects:
         for order in range(1, method.order + 1):
             # The correction of the previous step, from predictions that are one step older.
@@ -124,35 +127,10 @@ def exponential_weights(times: Numbers, method: Exponential) -> tuple[Numbers, N
             before[:, :-1] -= _predictor(lam, n - 1, order)
             share = (1 - phi[n]) * phi[n - 1]
             for age, weight in enumerate(before[:, :-1].T, start=2):
-                forms.add_difference(n, age, 1, share * weight)
-            forms.add_difference(n, 0, 1, share * before[:, -1])
-    forms.velocities[:, 0] += h
-    return forms.velocities, forms.steps
-
-
-class _Forms:
-    """Linear forms in velocities (N, V) and steps (N, V - 1), to which differences of predictions are added."""
-
-    def __init__(self, count: int, method: Exponential, sigma: Numbers) -> None:
-        self.velocities, self.steps = np.zeros((count, method.velocities)), np.zeros((count, method.steps))
-        self._sigma = sigma
-
-    def add_difference(self, n: Steps, age: int, base: int, weight: Numbers) -> None:
-        """Add weight (D[n - age] - D[n - base]) for steps n (m,)."""
-        self.velocities[n, age] += weight * self._sigma[n - age]
-        self.velocities[n, base] -= weight * self._sigma[n - base]
-        sign = 1 if age < base else -1
-        for between in range(min(age, base), max(age, base)):
-            self.steps[n, between] += sign * weight
-
-
-def _depths(lam: Numbers, max_depth: int) -> Steps:
-    """Return the order of each step (N,): the number of predictions at finite lambda so far, at most `max_depth`."""
-    count = len(lam) - 1
-    usable = np.cumsum(np.isfinite(lam[:-1]))
-    depth = np.minimum(usable, max_depth)
-    depth[~np.isfinite(lam[1:])] = 1
-    return np.maximum(depth[:count], 1)
+                add_difference(n, age, 1, share * weight)
+            add_difference(n, 0, 1, share * before[:, -1])
+    of_velocities[:, 0] += h
+    return of_velocities, of_steps
 
 
 def _predictor(lam: Numbers, n: Steps, order: int) -> Numbers:

@@ -36,8 +36,8 @@ MID, END_FIXED, END_ADAPTIVE, FIRST_SLOPE, FIRST_STEP = range(5)
 """Kinds of rows: inside a step; end of a step on a grid; end of an attempt under error control; v at the start; the
 Euler step from which the first step is chosen."""
 
-CONTROLLED_KINDS = (FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE)
-"""Rows after which error control makes a decision."""
+CONTROLLED = 1 << FIRST_SLOPE | 1 << FIRST_STEP | 1 << END_ADAPTIVE
+"""Bit mask of the kinds of rows after which error control makes a decision."""
 
 _PLAN_BYTES, _TIME_BYTES = 2_000, 72  # a plan without rows; a time as a number of an array, a tuple and a list
 
@@ -51,25 +51,24 @@ ROW = np.dtype(
         ("used", np.int64),  # how many leading slots have weights in the query
         ("advance_used", np.int64),  # and in the advance
         ("slot", np.int64),  # where the velocity goes
-        ("kind", np.int64),  # what follows
+        ("kind", np.int64),  # what follows: one of `MID` to `FIRST_STEP`
         ("next", np.int64),  # the row after this one
         ("keep", np.int64),  # the slot that keeps the advance at the end of a step on a grid, or -1
         ("restart", np.int64),  # the row after an accepted step under error control
         ("fsal", np.int64),  # 1 if the last velocity of such a step is the first of the next
-        ("dense", np.int64),  # index of the dense output in the bank, or -1
-        ("query_x", np.float64),  # weights of the state and of the noise of the step, beyond the state itself: in the
+        ("dense", np.int64),  # index of the dense output in a bank, or -1
+        ("query_x", np.float64),  # weights of the state and of the noise z of the step, beyond the state itself: in the
         ("query_z", np.float64),  # query
         ("advance_x", np.float64),  # and in the advance; all zero unless the path is stochastic
         ("advance_z", np.float64),
     ]
 )
-"""One row of a plan as kernels read it, see `Rows`. In the bank, `next` and `restart` are absolute indices."""
-
-MIX = ("query_x", "query_z", "advance_x", "advance_z")
-"""Columns of `Rows.mix`."""
+"""One row; `next` and `restart` count from the first row of the plan or, in a bank, from the first of the bank."""
 
 A, B, E, STIFF, BEND = range(5)
-"""Places of a row's weights in a table: of the query, the advance, the error and the stiffness signal."""
+"""Places of a row's weights: of the query and of the advance, in units of h. At the end of an adaptive step also of the
+error estimate and, for the stiffness signal, of y(end) - y(stage before the last) and of v(last stage) - v(stage before
+the last)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,57 +76,23 @@ class Rows:
     """R rows for S slots.
 
     Attributes:
-        a: (R, S) weights of the query, in units of h.
-        b: (R, S) weights of the advance; zero except at the end of a step.
-        e: (R, S) weights of the error estimate; zero except at the end of an adaptive step.
-        stiff: (R, S) weights of y(end) - y(stage before the last), for the stiffness signal; all zero if there is none.
-        bend: (R, S) weights of v(last stage) - v(stage before the last), likewise.
-        c: (R,) nodes.
-        slot: (R,) the slot that receives the velocity.
-        kind: (R,) one of `MID` to `FIRST_STEP`.
-        next: (R,) index of the row after this one.
-        keep: (R,) the slot that keeps the advance at the end of a step on a grid, for later rows; -1 for none.
-        restart: the row after an accepted adaptive step.
-        fsal: whether the last velocity of an accepted step is the first of the next.
+        weights: (R, 5, S) the weights `A` to `BEND` of each row.
+        records: (R,) records of `ROW`.
         dense: (S, degree) dense output, column j the coefficients of theta^(j+1); or None.
         origin: the slot that keeps the starting state; -1 for none.
-        mix: (R, 4) weights of the state and of the noise z of the step: in the query, beyond the state itself, then in
-            the advance; None for zeros.
+        noisy: whether there are weights of noise.
     """
 
-    a: NDArray[np.float64]
-    b: NDArray[np.float64]
-    e: NDArray[np.float64]
-    stiff: NDArray[np.float64]
-    bend: NDArray[np.float64]
-    c: NDArray[np.float64]
-    slot: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    next: NDArray[np.int64]
-    keep: NDArray[np.int64]
-    restart: int
-    fsal: bool
-    dense: NDArray[np.float64] | None
+    weights: NDArray[np.float64]
+    records: NDArray[Any]
+    dense: NDArray[np.float64] | None = None
     origin: int = -1
-    mix: NDArray[np.float64] | None = None
+    noisy: bool = False
 
     @property
     def slots(self) -> int:
         """S, the number of velocities kept."""
-        return self.a.shape[1]
-
-    @cached_property
-    def packed(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """The weights (R, 5, S) and the records (R,) of `ROW`, as kernels read them."""
-        records = np.zeros(len(self.c), dtype=ROW)
-        for name in ("c", "slot", "kind", "next", "keep", "restart", "fsal"):
-            records[name] = getattr(self, name)
-        for name, table in (("used", self.a), ("advance_used", self.b)):
-            records[name] = ((table != 0) * (np.arange(self.slots) + 1)).max(axis=1)
-        if self.mix is not None:
-            for column, name in enumerate(MIX):
-                records[name] = self.mix[:, column]
-        return np.stack((self.a, self.b, self.e, self.stiff, self.bend), axis=1), records
+        return self.weights.shape[2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,26 +140,26 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """Its memory, about: rows as they are and packed, times, and the times in the settings."""
-        rows, points = self.rows, 0 if self.times is None else len(self.times)
-        return _PLAN_BYTES + len(rows.c) * 2 * (5 * rows.slots * 8 + ROW.itemsize) + points * _TIME_BYTES
+        """Its memory, about: rows, times, and the times in the settings."""
+        points = 0 if self.times is None else len(self.times)
+        return _PLAN_BYTES + self.rows.weights.nbytes + self.rows.records.nbytes + points * _TIME_BYTES
 
     @cached_property
     def nfe(self) -> int | None:
         """Exact number of calls for a sample; None under error control."""
         if self.times is None:
             return None
-        return len(self.rows.c) if self.spec.method.multistep_order else (len(self.times) - 1) * self.rows.slots
+        return len(self.rows.records) if self.spec.method.multistep_order else (len(self.times) - 1) * self.rows.slots
 
     @property
     def nfe_bound(self) -> int:
         """The most calls that a sample can take."""
         return self.spec.max_nfe if self.nfe is None else self.nfe
 
-    @property
+    @cached_property
     def attempt_nfe(self) -> int:
         """Calls of one attempted step; without FSAL, an attempt after an accepted step takes one more beforehand."""
-        return len(self.rows.c) - ADAPTIVE_START - (not self.rows.fsal)
+        return self.spec.method.tableau.stages - 1
 
     @property
     def nfe_least(self) -> float:
@@ -205,7 +170,7 @@ class Plan:
         longest = self.spec.max_step
         steps = 1.0 if longest is None else abs(end - start) / (longest * MAX_STEP_SLACK)
         steps = max(1.0, float(math.ceil(steps))) if steps < 2**53 else math.inf
-        again = 0.0 if self.rows.fsal else steps - 1
+        again = 0.0 if self.spec.method.tableau.fsal else steps - 1
         return (2 if self.spec.first_step is None else 1) + steps * self.attempt_nfe + again
 
     @property
@@ -257,7 +222,8 @@ def compile(  # noqa: A001  (solvers.compile)
                 f"{name} = {value:g} is below the floor of {floor:g} for {arithmetic}; raise it to at least {floor:g}",
             )
     learned = _learned(spec, tuned) if spec.tuned else None
-    plan = _PLANS.get((spec, spec.method, learned), lambda: _compiled(spec, spec.method, learned))
+    key = spec, spec.method, learned
+    plan = _PLANS.find(key) or _PLANS.keep(key, _compiled(*key))
     if plan.nfe is not None and plan.nfe > spec.max_nfe:
         raise SolverError(
             "max_nfe",
@@ -335,29 +301,48 @@ def resolve(
     return compile(SolverSpec.of(solver, **stated(**overrides)), dtype, tuned)
 
 
+def _rows(
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    c: NDArray[np.float64],
+    slot: NDArray[np.int64],
+    kind: NDArray[np.int64],
+    *,
+    mix: NDArray[np.float64] | None = None,
+    dense: NDArray[np.float64] | None = None,
+    origin: int = -1,
+    **columns: Any,
+) -> Rows:
+    """Return rows that follow one another, unless there is a column `next`.
+
+    Args:
+        a, b: (R, S) weights of the query and of the advance.
+        c, slot, kind: (R,) columns of `ROW`, as `columns`.
+        mix: (R, 4) weights of the state and of z in the query, then in the advance; None for zeros.
+        dense, origin: see `Rows`.
+        columns: by name, (R,) or one number for all rows.
+    """
+    weights, records = np.zeros((len(a), 5, a.shape[1])), np.zeros(len(a), dtype=ROW)
+    weights[:, A], weights[:, B] = a, b
+    following = np.minimum(np.arange(len(a)) + 1, len(a) - 1)
+    columns = {"c": c, "slot": slot, "kind": kind, "next": following, "keep": -1, "dense": -1} | columns
+    for name, table in (("used", a), ("advance_used", b)):
+        columns[name] = ((table != 0) * (np.arange(a.shape[1]) + 1)).max(axis=1)
+    if mix is not None:
+        columns |= zip(("query_x", "query_z", "advance_x", "advance_z"), mix.T, strict=True)
+    for name, values in columns.items():
+        records[name] = values
+    return Rows(weights, records, dense, origin, mix is not None)
+
+
 @lru_cache(maxsize=64)
 def fixed_rows(tableau: Tableau) -> Rows:
     """Return one step of a Runge-Kutta method: a row for each stage with a path to b, repeated every step."""
     s = tableau.used_stages
-    b = np.zeros((s, s))
+    stage, b = np.arange(s), np.zeros((s, s))
     b[-1] = tableau.b[:s]
-    kind = np.full(s, MID)
-    kind[-1] = END_FIXED
-    return Rows(
-        a=tableau.matrix[:s, :s],
-        b=b,
-        e=np.zeros((s, s)),
-        stiff=np.zeros((s, s)),
-        bend=np.zeros((s, s)),
-        c=tableau.c[:s],
-        slot=np.arange(s),
-        kind=kind,
-        next=(np.arange(s) + 1) % s,
-        keep=np.full(s, -1),
-        restart=0,
-        fsal=False,
-        dense=None,
-    )
+    kind = np.where(stage == s - 1, END_FIXED, MID)
+    return _rows(tableau.matrix[:s, :s], b, tableau.c[:s], stage, kind, next=(stage + 1) % s)
 
 
 @lru_cache(maxsize=64)
@@ -370,35 +355,23 @@ def adaptive_rows(tableau: Tableau) -> Rows:
     s = tableau.stages
     end = ADAPTIVE_START + s - 2
     count = end + 1 if tableau.fsal else end + 2
-    a, b, e, stiff, bend = (np.zeros((count, s)) for _ in range(5))
-    a[1, 0] = 1.0
-    a[ADAPTIVE_START : end + 1] = tableau.matrix[1:]
-    b[end], e[end] = tableau.b, tableau.error
-    if s > 2 and tableau.c[-1] == tableau.c[-2]:
-        stiff[end] = np.array(tableau.b) - tableau.matrix[-2]
-        bend[end, -2:] = -1, 1
-    c, slot = np.zeros(count), np.zeros(count, dtype=np.int64)
-    c[1], slot[1] = 1.0, 1
-    c[ADAPTIVE_START : end + 1], slot[ADAPTIVE_START : end + 1] = tableau.c[1:], np.arange(1, s)
+    a, b, c, slot = np.zeros((count, s)), np.zeros((count, s)), np.zeros(count), np.zeros(count, dtype=np.int64)
+    attempt = slice(ADAPTIVE_START, end + 1)
+    a[1, 0], c[1], slot[1] = 1.0, 1.0, 1
+    a[attempt], c[attempt], slot[attempt] = tableau.matrix[1:], tableau.c[1:], np.arange(1, s)
+    b[end] = tableau.b
     kind = np.full(count, MID)
-    kind[0], kind[1], kind[end] = FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE
+    kind[[0, 1, end]] = FIRST_SLOPE, FIRST_STEP, END_ADAPTIVE
     following = np.arange(count) + 1
     following[end:] = ADAPTIVE_START
-    return Rows(
-        a=a,
-        b=b,
-        e=e,
-        stiff=stiff,
-        bend=bend,
-        c=c,
-        slot=slot,
-        kind=kind,
-        next=following,
-        keep=np.full(count, -1),
-        restart=ADAPTIVE_START if tableau.fsal else end + 1,
-        fsal=tableau.fsal,
-        dense=tableau.interpolant,
-    )
+    restart = ADAPTIVE_START if tableau.fsal else end + 1
+    own = {"next": following, "restart": restart, "fsal": tableau.fsal}
+    rows = _rows(a, b, c, slot, kind, dense=tableau.interpolant, **own)
+    rows.weights[end, E] = tableau.error
+    if s > 2 and tableau.c[-1] == tableau.c[-2]:
+        rows.weights[end, STIFF] = np.array(tableau.b) - tableau.matrix[-2]
+        rows.weights[end, BEND, -2:] = -1, 1
+    return rows
 
 
 def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | None) -> Rows:
@@ -438,7 +411,7 @@ def adams_bashforth(times: NDArray[np.float64], order: int, starter: Tableau | N
         b[(step + offset)[:, None], (step[:, None] - np.arange(depth)) % order] = table
     multistep = np.arange(started, steps)
     slot[multistep + offset] = multistep % order
-    return _plan_rows(a, b, c, slot, kind)
+    return _rows(a, b, c, slot, kind)
 
 
 def exponential_rows(times: NDArray[np.float64], method: Exponential) -> Rows:
@@ -456,7 +429,8 @@ def exponential_rows(times: NDArray[np.float64], method: Exponential) -> Rows:
     b = np.zeros((len(n), v + s))
     b[n[:, None], (n[:, None] - np.arange(v)) % v] = of_velocities / h[:, None]
     b[n[:, None], v + (n[:, None] - np.arange(s)) % s] = of_steps / h[:, None]
-    return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), n % v, np.full(len(n), END_FIXED), v + (n + 1) % s)
+    keep = v + (n + 1) % s
+    return _rows(np.zeros_like(b), b, np.zeros(len(n)), n % v, np.full(len(n), END_FIXED), keep=keep)
 
 
 def stochastic_rows(times: NDArray[np.float64], tableau: Tableau, diffusion: Diffusion) -> Rows:
@@ -468,10 +442,10 @@ def stochastic_rows(times: NDArray[np.float64], tableau: Tableau, diffusion: Dif
         diffusion: the noise.
     """
     stages, steps = tableau.used_stages, len(times) - 1
-    rows = weights(times, stages, diffusion)
+    a, b, mix = weights(times, stages, diffusion)
     slot = np.tile(np.arange(stages), steps)
     kind = np.where(slot == stages - 1, END_FIXED, MID)
-    return _plan_rows(rows.a, rows.b, np.tile(tableau.c[:stages], steps), slot, kind, mix=rows.mix)
+    return _rows(a, b, np.tile(tableau.c[:stages], steps), slot, kind, mix=mix)
 
 
 def resampled_rows(tableau: Tableau, back: NDArray[np.float64]) -> Rows:
@@ -483,12 +457,13 @@ def resampled_rows(tableau: Tableau, back: NDArray[np.float64]) -> Rows:
     """
     step = fixed_rows(tableau)
     stages, steps = step.slots, len(back)
-    ends = np.tile(step.kind == END_FIXED, steps)
+    c, slot, kind = (np.tile(step.records[name], steps) for name in ("c", "slot", "kind"))
+    ends = kind == END_FIXED
     scale, gamma = np.repeat(back, stages, axis=0).T
     mix = np.zeros((stages * steps, 4))
     mix[ends, 2], mix[ends, 3] = scale[ends] - 1, gamma[ends]
-    a, b = np.tile(step.a, (steps, 1)), np.tile(step.b, (steps, 1)) * scale[:, None]
-    return _plan_rows(a, b, np.tile(step.c, steps), np.tile(step.slot, steps), np.tile(step.kind, steps), mix=mix)
+    a, b = np.tile(step.weights[:, A], (steps, 1)), np.tile(step.weights[:, B], (steps, 1)) * scale[:, None]
+    return _rows(a, b, c, slot, kind, mix=mix)
 
 
 def tuned_rows(
@@ -502,34 +477,4 @@ def tuned_rows(
     b, slot, origin = weights / h[:, None], n, -1
     if x0_weights is not None:
         b, slot, origin = np.column_stack([x0_weights / h, b]), n + 1, 0
-    return _plan_rows(np.zeros_like(b), b, np.zeros(len(n)), slot, np.full(len(n), END_FIXED), origin=origin)
-
-
-def _plan_rows(
-    a: NDArray[np.float64],
-    b: NDArray[np.float64],
-    c: NDArray[np.float64],
-    slot: NDArray[np.int64],
-    kind: NDArray[np.int64],
-    keep: NDArray[np.int64] | None = None,
-    origin: int = -1,
-    mix: NDArray[np.float64] | None = None,
-) -> Rows:
-    """Return rows that follow one another over a whole grid."""
-    return Rows(
-        a=a,
-        b=b,
-        e=np.zeros_like(a),
-        stiff=np.zeros_like(a),
-        bend=np.zeros_like(a),
-        c=c,
-        slot=slot,
-        kind=kind,
-        next=np.minimum(np.arange(len(c)) + 1, len(c) - 1),
-        keep=np.full(len(c), -1) if keep is None else keep,
-        restart=0,
-        fsal=False,
-        dense=None,
-        origin=origin,
-        mix=mix,
-    )
+    return _rows(np.zeros_like(b), b, np.zeros(len(n)), slot, np.full(len(n), END_FIXED), origin=origin)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -127,30 +127,23 @@ class SolverSpec:
             if self.steps > MAX_STEPS:
                 raise SolverError("steps", f"steps = {self.steps} is over the limit of {MAX_STEPS}")
         self._fill(grid=normalise(self.grid, span))
+        if self.steps is None and not isinstance(self.grid, str):
+            self._fill(steps=len(self.grid) - 1)
+        self._fill(resample=_whole("resample", self.resample))
+        if span != (0.0, 1.0):
+            self._check_span(method, span)
         if self.tuned:
-            self._check_tuned(method, span)
+            self._check_tuned(method)
         if self.start is not None and not method.starts:
             raise SolverError("start", f"start is for Adams-Bashforth methods; {self.solver} has none; leave it out")
         if self.diffusion is not None and not method.stochastic:
-            raise SolverError(
-                "diffusion", f"diffusion is for sde and sde_heun; {self.solver} has no noise; leave it out"
-            )
+            text = f"diffusion is for sde and sde_heun; {self.solver} has no noise; leave it out"
+            raise SolverError("diffusion", text)
         if method.stochastic:
             self._fill(diffusion=Diffusion.of({} if self.diffusion is None else self.diffusion))
-            if not 0 <= span[0] < span[1] <= 1:
-                raise SolverError(
-                    "solver",
-                    f"{self.solver} is stochastic and goes from noise to data only, between t = 0 and 1, not from "
-                    f"{span[0]:g} to {span[1]:g}; use another solver",
-                )
-        self._fill(resample=_whole("resample", self.resample))
         if self.resample > 1:
-            self._check_resample(method, span)
-        if method.exponential and not 0 <= min(span) < max(span) <= 1:
-            raise SolverError(
-                "t_span", f"{self.solver} is for times from 0 to 1; its span is {span[0]:g} to {span[1]:g}"
-            )
-        if self.steps is None and isinstance(self.grid, str) and method.adaptive:
+            self._check_resample(method)
+        if self.steps is None and method.adaptive:
             self._check_error_control(method, span)
         else:
             self._check_fixed(method)
@@ -159,33 +152,36 @@ class SolverSpec:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def _check_resample(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
+    def _check_span(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
+        """Refuse a span, other than from 0 to 1, on which a solver has no path."""
+        inside = min(span) >= 0 and max(span) <= 1
+        forwards, where = inside and span[0] < span[1], f"from {span[0]:g} to {span[1]:g}"
+        if self.tuned:
+            raise SolverError("t_span", f"tuned plans go from t = 0 to t = 1, not {where}; use another solver")
+        if method.stochastic and not forwards:
+            text = f"{self.solver} is stochastic and goes from noise to data only, between t = 0 and 1, not {where}"
+            raise SolverError("solver", f"{text}; use another solver")
+        if self.resample > 1 and not forwards:
+            raise SolverError("resample", f"resample is for spans from noise to data, not {where}; leave it out")
+        if method.exponential and not inside:
+            raise SolverError(
+                "t_span", f"{self.solver} is for times from 0 to 1; its span is {span[0]:g} to {span[1]:g}"
+            )
+
+    def _check_resample(self, method: catalogue.Solver) -> None:
         one_step = not (method.multistep_order or method.stochastic or self.tuned)
-        if not one_step or (self.steps is None and isinstance(self.grid, str)):
+        if not one_step or self.steps is None:
             raise SolverError(
                 "resample",
                 f"resample = {self.resample} repeats fixed steps of Runge-Kutta methods, for example "
                 f"euler-50+resample={self.resample}, not those of {self.solver}"
-                + ("" if not one_step else " under error control")
-                + "; leave it out",
+                f"{' under error control' if one_step else ''}; leave it out",
             )
-        if not 0 <= span[0] < span[1] <= 1:
-            raise SolverError(
-                "resample",
-                f"resample is for spans from noise to data, not from {span[0]:g} to {span[1]:g}; leave it out",
-            )
-        if self.resample > MAX_RESAMPLE or (self.steps or len(self.grid)) * self.resample > MAX_STEPS:
-            raise SolverError(
-                "resample",
-                f"resample must be at most {MAX_RESAMPLE}, with at most {MAX_STEPS} steps in all, got {self.resample}",
-            )
+        if self.resample > MAX_RESAMPLE or self.steps * self.resample > MAX_STEPS:
+            text = f"at most {MAX_RESAMPLE}, with at most {MAX_STEPS} steps in all, got {self.resample}"
+            raise SolverError("resample", f"resample must be {text}")
 
-    def _check_tuned(self, method: catalogue.Solver, span: tuple[float, float]) -> None:
-        if span != (0.0, 1.0):
-            raise SolverError(
-                "t_span",
-                f"tuned plans go from t = 0 to t = 1, not from {span[0]:g} to {span[1]:g}; use another solver",
-            )
+    def _check_tuned(self, method: catalogue.Solver) -> None:
         if method.learned and self.grid != "uniform":
             raise SolverError("grid", f"solver {TUNED!r} has its own times; leave grid out")
         if self.steps is None and self.rtol is None and self.atol is None:
@@ -196,26 +192,22 @@ class SolverSpec:
             raise SolverError("grid", f"a grid needs fixed steps; give {self.solver} steps, or leave grid out")
         self._fill(rtol=_tolerance("rtol", self.rtol), atol=_tolerance("atol", self.atol))
         first_step, max_step = _first_and_longest(self.first_step, self.max_step, span)
-        controller = method.controller if self.controller is None else self.controller
+        controller = method.tableau.controller if self.controller is None else self.controller
         self._fill(controller=controller, first_step=first_step, max_step=max_step)
         for name in ("error_control", "controller"):
             if (value := getattr(self, name)) not in OPTIONS[name].words:
                 raise SolverError(name, f"unknown {name} {value!r}; use one of {', '.join(OPTIONS[name].words)}")
 
     def _check_fixed(self, method: catalogue.Solver) -> None:
-        tolerances = [name for name in ("rtol", "atol") if getattr(self, name) is not None]
-        if tolerances and not method.adaptive:
-            raise SolverError(
-                tolerances[0], f"{self.solver} has no error estimate and takes no {tolerances[0]}; give steps"
-            )
-        if tolerances:
-            raise SolverError(
-                "steps", f"steps (or a list of times) and {tolerances[0]} contradict each other; give one of them"
-            )
-        if self.steps is None and isinstance(self.grid, str):
-            raise SolverError(
-                "steps", f"{self.solver} has no error estimate and needs steps, for example {self.solver}-20"
-            )
+        for name in ("rtol", "atol"):
+            if getattr(self, name) is not None:
+                if not method.adaptive:
+                    raise SolverError(name, f"{self.solver} has no error estimate and takes no {name}; give steps")
+                text = f"steps (or a list of times) and {name} contradict each other; give one of them"
+                raise SolverError("steps", text)
+        if self.steps is None:
+            text = f"{self.solver} has no error estimate and needs steps, for example {self.solver}-20"
+            raise SolverError("steps", text)
         for name, option in OPTIONS.items():
             if option.adaptive and getattr(self, name) != DEFAULTS[name]:
                 advice = ": the grid sets their length" if name == "max_step" else ""
@@ -226,8 +218,6 @@ class SolverSpec:
                 words = ", ".join(method.starts)
                 raise SolverError("start", f"unknown start {self.start!r} for {self.solver}; use one of {words}")
             self._fill(start=start)
-        if self.steps is None:
-            self._fill(steps=len(self.grid) - 1)  # type: ignore[arg-type]  (a list of times)
 
     @property
     def adaptive(self) -> bool:
@@ -261,7 +251,7 @@ class SolverSpec:
         if self.resample > 1:
             own["resample"] = self.resample
         if isinstance(self.diffusion, Diffusion):
-            own["diffusion"] = self.diffusion.settings
+            own["diffusion"] = asdict(self.diffusion)
         return {"name": self.solver, **own, "text": str(self)}
 
     @classmethod
@@ -285,12 +275,13 @@ class SolverSpec:
             name: value for name, value in overrides.items() if value is not None or DEFAULTS.get(name) is not None
         }
         for name in parsed.keys() & fields.keys():
-            if _normal(name, parsed[name]) != _normal(name, fields[name]):
-                raise SolverError(
-                    name,
-                    f"solver {solver!r} says {name} = {_shown(name, parsed[name])}, but {name} = "
-                    f"{_shown(name, fields[name])} was given too; leave one of them out",
+            values = _normal(name, parsed[name]), _normal(name, fields[name])
+            if values[0] != values[1]:
+                own, other = (grid_text(value) if name == "grid" else str(value) for value in values)
+                text = (
+                    f"solver {solver!r} says {name} = {own}, but {name} = {other} was given too; leave one of them out"
                 )
+                raise SolverError(name, text)
         return cls(**(fields | parsed))
 
     def __str__(self) -> str:
@@ -307,7 +298,7 @@ class SolverSpec:
             text += f"-{self.steps}"
             if self.grid != "uniform":
                 text += f"/{grid_text(self.grid)}"  # type: ignore[arg-type]  (checked)
-        usual = DEFAULTS | {"start": STARTS[0], "controller": self.method.controller, "diffusion": Diffusion()}
+        usual = DEFAULTS | {"start": STARTS[0], "controller": self.method.tableau.controller, "diffusion": Diffusion()}
         words = []
         for name, option in OPTIONS.items():
             if (value := getattr(self, name)) not in (None, usual[name]):
@@ -320,12 +311,11 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Solver
 
 def stated(**values: Any) -> dict[str, Any]:
     """Return the values that differ from the defaults of a spec."""
-    return {name: value for name, value in values.items() if not _is_default(name, value)}
 
+    def is_default(value: Any, default: Any) -> bool:
+        return value is default or (isinstance(value, str | int) and type(value) is type(default) and value == default)
 
-def _is_default(name: str, value: Any) -> bool:
-    default = DEFAULTS.get(name)
-    return value is default or (isinstance(value, str | int) and type(value) is type(default) and value == default)
+    return {name: value for name, value in values.items() if not is_default(value, DEFAULTS.get(name))}
 
 
 _WORDS = {word: name for name, option in OPTIONS.items() for word in option.words}
@@ -349,8 +339,12 @@ def read_solver(text: str) -> dict[str, Any]:
     """
     if not isinstance(text, str):
         catalogue.find(text)  # raises an error that lists the known names
-    plain = _PARTS.sub(_with_underscore, text.strip().lower())
-    match = _TEXT.fullmatch(_STEPS.sub(_with_hyphen, plain))
+    plain = text.strip().lower()
+    if (parts := _PARTS.match(plain)) and catalogue.has(name := f"{parts[1]}_{parts[2]}"):  # sde-heun
+        plain = name + plain[parts.end() :]
+    if (parts := _STEPS.match(plain)) and not catalogue.has(parts[0]):  # rk4_20
+        plain = f"{parts[1]}-{parts[2]}" + plain[parts.end() :]
+    match = _TEXT.fullmatch(plain)
     if match is None:
         raise SolverError(
             "solver",
@@ -372,15 +366,6 @@ def read_solver(text: str) -> dict[str, Any]:
             raise SolverError("solver", f"solver {text!r} says {name} twice; leave one of them out")
         parsed[name] = setting
     return parsed
-
-
-def _with_underscore(match: re.Match[str]) -> str:
-    name = f"{match[1]}_{match[2]}"
-    return name if catalogue.has(name) else match[0]
-
-
-def _with_hyphen(match: re.Match[str]) -> str:
-    return match[0] if catalogue.has(match[0]) else f"{match[1]}-{match[2]}"
 
 
 def _option(text: str, word: str, value: str) -> tuple[str, Any]:
@@ -405,7 +390,7 @@ def parameters(solver: catalogue.Solver) -> dict[str, object]:
         own |= {"rtol": "number", "atol": "number"}
     for name, option in OPTIONS.items():
         if _takes(solver, name, solver.adaptive):
-            words = sorted(option.words, key=lambda word: word != solver.controller) if option.words else []
+            words = sorted(option.words, key=lambda word: word != solver.tableau.controller) if option.words else []
             own[name] = words or ("integer" if option.whole else "number")
     return own
 
@@ -420,10 +405,6 @@ def _normal(name: str, value: Any) -> Any:
     return normalise(value) if name == "grid" else Diffusion.of(value) if name == "diffusion" else value
 
 
-def _shown(name: str, value: Any) -> str:
-    return grid_text(normalise(value)) if name == "grid" else str(_normal(name, value))
-
-
 def _checked_span(t_span: Sequence[float]) -> tuple[float, float]:
     if not isinstance(t_span, Sequence | np.ndarray) or isinstance(t_span, str):
         raise SolverError("t_span", f"t_span must be two finite numbers (start, end), got {t_span!r}")
@@ -434,13 +415,9 @@ def _checked_span(t_span: Sequence[float]) -> tuple[float, float]:
     return float(t_span[0]), float(t_span[1])
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
 def _is_finite(value: object) -> bool:
     try:
-        return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
+        return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer that is too large for double precision
         return False
 
@@ -463,20 +440,20 @@ def _first_and_longest(
     first_step: float | None, max_step: float | None, span: tuple[float, float]
 ) -> tuple[float | None, float | None]:
     length = abs(span[1] - span[0])
-    if first_step is not None and _is_finite(first_step) and first_step > length:
-        first_step = float(snapped(np.array([float(first_step)]), (0.0, length), span)[0])
-    if first_step is not None and not (_is_number(first_step) and 0 < first_step <= length):
-        raise SolverError(
-            "first_step", f"first_step must be positive and at most the span {length:g}, got {first_step!r}"
-        )
-    if max_step is None:
-        return None if first_step is None else float(first_step), None
-    if not (_is_finite(max_step) and max_step > 0):
-        raise SolverError(
-            "max_step", f"max_step must be a finite positive number, got {max_step!r}; leave it out for no bound"
-        )
-    if first_step is None:
-        return None, float(max_step)
-    if first_step > max_step * MAX_STEP_SLACK:
-        raise SolverError("first_step", f"first_step = {first_step!r} is over max_step = {max_step!r}; make it shorter")
-    return min(float(first_step), float(max_step)), float(max_step)
+    if first_step is not None:
+        if _is_finite(first_step) and first_step > length:
+            first_step = float(snapped(np.array([float(first_step)]), (0.0, length), span)[0])
+        if not (_is_finite(first_step) and 0 < first_step <= length):
+            text = f"first_step must be positive and at most the span {length:g}, got {first_step!r}"
+            raise SolverError("first_step", text)
+        first_step = float(first_step)
+    if max_step is not None:
+        if not (_is_finite(max_step) and max_step > 0):
+            text = f"max_step must be a finite positive number, got {max_step!r}; leave it out for no bound"
+            raise SolverError("max_step", text)
+        max_step = float(max_step)
+        if first_step is not None and first_step > max_step * MAX_STEP_SLACK:
+            text = f"first_step = {first_step!r} is over max_step = {max_step!r}; make it shorter"
+            raise SolverError("first_step", text)
+        first_step = None if first_step is None else min(first_step, max_step)
+    return first_step, max_step

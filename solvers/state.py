@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from solvers.bank import Bank
-from solvers.compiled import Flags, Index, Numbers, Records
+from solvers.compiled import Index, Numbers, Records
 from solvers.errors import CODES, RUNNING, SolverError, Status
 from solvers.plan import Plan
 from solvers.trace import StepLog
@@ -132,67 +131,20 @@ def widened(velocity: Velocity, x: Tensor) -> tuple[Velocity, Tensor]:
     return half, x.float()
 
 
-@dataclass(frozen=True)
-class Attempts:
-    """The outcome of m attempted steps, before any is accepted.
+Data = NDArray[Any]
+"""An array of the states' dtype."""
 
-    Attributes:
-        after: (m, D) the new states.
-        sums: (m,) sums over D of the squared scaled error; not finite where a stage or the new state is not.
-        rho: (m,) estimates of the Jacobian's largest eigenvalue (Hairer & Wanner II, IV.2, p. 22), or not finite.
-    """
+Runner = Callable[[Records, Data, Data, Data, Bank, StepLog, Index, tuple[int, int, int]], tuple[int, int, int, bool]]
+"""A network that runs lanes: query, network and receive in a loop, within one compiled call, to the same bits.
 
-    after: Tensor
-    sums: Numbers
-    rho: Numbers
+It takes records (n,), states x (n, D), velocities K (n, S, D), known values (P, 2, D) as in `States`, the bank, the
+log of attempts, room for the kinds of rows that the last call ended (n,), and when to stop if lanes are left and no
+place of the log is full: the most network calls, at least 1; a bit mask of the kinds of rows after which to return, to
+leave them to the caller; and the most calls for the others once a lane has ended.
 
-
-@dataclass(frozen=True)
-class RunLimits:
-    """When a runner must stop.
-
-    Attributes:
-        calls: the most network calls, at least 1.
-        kinds: bit mask of the kinds of rows after which it must return, to leave them to its caller.
-        more: the most network calls for the others once a lane has ended.
-    """
-
-    calls: int
-    kinds: int
-    more: int = 0
-
-
-class Runner(Protocol):
-    """A network that runs lanes: query, network and receive in a loop, within one compiled call."""
-
-    def __call__(
-        self,
-        lanes: Records,
-        x: NDArray[Any],
-        k: NDArray[Any],
-        pins: NDArray[Any],
-        bank: Bank,
-        log: StepLog,
-        kinds: Index,
-        limits: RunLimits,
-    ) -> tuple[int, int, int, bool]:
-        """Run lanes until all have ended, a place of the log is full or a limit is met; the same bits as call by call.
-
-        Args:
-            lanes: (n,) records.
-            x, k: (n, D) and (n, S, D) their states and velocities.
-            pins: (P, 2, D) known values, see `States`.
-            bank: rows and grids.
-            log: takes the attempts under error control.
-            kinds: (n,) receives the kinds of rows that the last call ended.
-            limits: when to stop.
-
-        Returns:
-            The kinds of rows that the caller has to handle after the last call, how many lanes ended, how many calls
-            there were, and whether a place of the log is full.
-        """
-        ...
-
+It returns the kinds of rows that the caller has to handle after the last call, how many lanes ended, how many calls
+there were, and whether a place of the log is full.
+"""
 
 SMALLEST_ROOM = 64
 """The smallest number of lanes to make room for."""
@@ -208,14 +160,18 @@ class States(ABC):
     lane in an order fixed by the lane alone, so its last bit cannot depend on other lanes.
 
     Attributes:
+        x: (n, D) the states.
+        k: (n, S, D) the velocities.
         pins: (P, 2, D) noise x0 and value y of lanes with known values, by their places; y is NaN where it is unknown.
             Known entries of all queries and states are (1 - t) x0 + t y, and those of all velocities y - x0.
         arrays: x (n, D), K (n, S, D) and pins for a `Runner`; None for states that are not in host memory.
         order: (D,) the place in a state of each number of the noise of a step, see `draws.stir`.
     """
 
+    x: Tensor
+    k: Tensor
     pins: Tensor
-    arrays: tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None = None
+    arrays: tuple[Data, Data, Data] | None = None
 
     def __init__(
         self, width: int, slots: int, dtype: torch.dtype, device: torch.device | str, order: Index | None = None
@@ -242,40 +198,34 @@ class States(ABC):
         """
 
     @abstractmethod
-    def attempt(self, index: Index, lanes: Records, bank: Bank) -> Attempts:
-        """Evaluate the attempted steps of lanes `index` (m,)."""
+    def control(
+        self, kinds: Index, present: int, lanes: Records, bank: Bank, log: StepLog
+    ) -> tuple[Index, Any, Numbers, int]:
+        """Choose the first steps of lanes whose trial has ended, and evaluate and log the attempts that have ended.
+
+        Args:
+            kinds: (n,) the kind of the row that each lane has just done.
+            present: bit mask of these.
+            lanes, bank, log: records, weights and rows, and the log of attempts.
+
+        Returns:
+            (m,) the lanes with an attempt, for `settle`. (m, D) their new states, a tensor or an array of host memory.
+            (m,) scaled errors, infinite where a stage or the new state is not finite. How many lanes ended.
+        """
 
     @abstractmethod
-    def slopes(self, index: Index, lanes: Records) -> tuple[Numbers, Numbers]:
-        """Return sums of squares (m,) of the scaled state and of the scaled first velocity; NaN if not finite."""
+    def settle(self, index: Index, after: Any, error: Numbers, lanes: Records, bank: Bank) -> int:
+        """Complete attempts: accepted lanes move on, with the last velocity as the first (FSAL); others are wiped.
 
-    @abstractmethod
-    def change(self, index: Index, lanes: Records) -> Numbers:
-        """Return sums of squares (m,) of the scaled change of the velocity over the trial step."""
+        Velocities after the first become zeros there: a stale infinity times a zero weight would be NaN.
 
-    @abstractmethod
-    def settle(self, index: Index, after: Tensor, accepted: Flags, lanes: Records, bank: Bank) -> None:
-        """Complete attempts: accepted lanes move on, with the last velocity as the first (FSAL); others are wiped."""
+        Args:
+            index, after, error: from `control`.
+            lanes, bank: records, weights and rows.
 
-    def wipe(self, index: Index) -> None:
-        """Overwrite velocities after the first with zeros: a stale infinity times a zero weight would be NaN."""
-        if len(index):
-            self.k[torch.from_numpy(index).to(self.k.device), 1:] = 0.0
-
-    @property
-    def x(self) -> Tensor:
-        """(n, D) the states."""
-        return self._shown()[0]
-
-    @property
-    def k(self) -> Tensor:
-        """(n, S, D) the velocities."""
-        return self._shown()[1]
-
-    def _shown(self) -> tuple[Tensor, Tensor]:
-        if self._views is None:
-            self._views = self._room_x[: self._lanes], self._room_k[: self._lanes]
-        return self._views
+        Returns:
+            How many lanes ended.
+        """
 
     def admit(self, starts: Sequence[tuple[Tensor, int]]) -> None:
         """Add lanes with states (m, *event), each with the slot that keeps them or -1.
@@ -365,7 +315,7 @@ class States(ABC):
 
     def _hold(self, lanes: int) -> None:
         """Let x and K be the first rows of the rooms, one for each lane."""
-        self._lanes, self._views = lanes, None
+        self._lanes, self.x, self.k = lanes, self._room_x[:lanes], self._room_k[:lanes]
 
     def _take_out(self, gone: Index, stay: Index) -> Tensor:
         """Copies of the states of lanes `gone`; lanes `stay`, ascending, move to the front."""

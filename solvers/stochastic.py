@@ -29,8 +29,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,33 +111,15 @@ class Diffusion:
         shown = numbers if self.temperature != 1 else numbers[:1] if self.scale != 1 else []
         return self.schedule + (f"({','.join(shown)})" if shown else "")
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Its fields as JSON-ready data."""
-        return asdict(self)
 
-    def ratio(self, t: Numbers) -> Numbers:
-        """r (N,) at times t (N,)."""
-        return self.scale**2 * SCHEDULES[self.schedule](t)
+def weights(times: Numbers, stages: int, diffusion: Diffusion) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the weights of Euler-Maruyama (1 stage) or stochastic Heun (2 stages) on the times (N + 1,) of a grid.
 
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights of the rows of N steps; those of velocities are in units of h.
-
-    Attributes:
-        a, b: (N s, s) of the velocities in the query and in the advance, for the s calls of a step.
-        mix: (N s, 4) of the state and of z: in the query (beyond the state itself), then in the advance.
+    Returns:
+        (N s, s) twice, for velocities in the query and in the advance, in units of h, for the s calls of a step; and
+        (N s, 4), for the state and z in the query (beyond the state itself), and in the advance.
     """
-
-    a: Numbers
-    b: Numbers
-    mix: Numbers
-
-
-def weights(times: Numbers, stages: int, diffusion: Diffusion) -> Weights:
-    """Return the weights of Euler-Maruyama (1 stage) or stochastic Heun (2 stages) on the times (N + 1,) of a grid."""
-    h, r = np.diff(times), diffusion.ratio(times)
+    h, r = np.diff(times), diffusion.scale**2 * SCHEDULES[diffusion.schedule](times)
     w, c = r * (1 - times), 1 + r * times / 2
     count = stages * len(h)
     a, b, mix = np.zeros((count, stages)), np.zeros((count, stages)), np.zeros((count, 4))
@@ -146,13 +127,13 @@ def weights(times: Numbers, stages: int, diffusion: Diffusion) -> Weights:
     if stages == 1:
         b[:, 0] = c[:-1]
         mix[:, 2], mix[:, 3] = -decay, diffusion.temperature * np.sqrt(h * w[:-1])
-        return Weights(a, b, mix)
+        return a, b, mix
     g, pull = diffusion.temperature * np.sqrt(h * (w[:-1] + w[1:]) / 2), h * r[1:] / 4  # pull: of y in the corrector
     a[1::2, 0] = c[:-1]
     mix[1::2, 0], mix[1::2, 1] = -decay, g
     b[1::2, 0], b[1::2, 1] = c[:-1] / 2 - pull * c[:-1], c[1:] / 2
     mix[1::2, 2], mix[1::2, 3] = -decay / 2 - pull * (1 - decay), g - pull * g
-    return Weights(a, b, mix)
+    return a, b, mix
 
 
 def transition_log_prob(
@@ -175,7 +156,7 @@ def transition_log_prob(
     Returns:
         (n, N) float64 in nats; NaN for steps that a sample did not make.
     """
-    gamma = weights(times, 1, diffusion).mix[:, 3]
+    gamma = weights(times, 1, diffusion)[2][:, 3]
     constant = -width * (math.log(2 * math.pi) / 2 + np.log(gamma))
     values = np.full((len(reached), len(gamma)), np.nan)
     z = np.empty((len(gamma), width))

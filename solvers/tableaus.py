@@ -7,16 +7,56 @@ against the order conditions when the entry is created.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import combinations_with_replacement, product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.order_conditions import order_of
+CHECKED_ORDER = 5
+"""Orders are checked up to this one (17 rooted trees)."""
 
 Coefficients = tuple[float, ...]
+
+
+def order_of(a: NDArray[np.float64], b: NDArray[np.float64], tolerance: float = 1e-12) -> int:
+    """Return the order of the method (a, b), found from the conditions b . Phi(tree) = 1 / density(tree).
+
+    A rooted tree is a node with smaller trees as its branches. Its density is its number of nodes times the densities
+    of the branches; Phi is the product of a Phi over the branches (Hairer I, II.2, theorem 2.13).
+
+    Args:
+        a: stages x stages.
+        b: stages.
+        tolerance: the deviation from a condition that rounding of the published numbers may cause.
+
+    Returns:
+        The order, at most `CHECKED_ORDER`; 0 when the weights do not even sum to 1.
+    """
+    trees: dict[int, list[tuple[int, NDArray[np.float64]]]] = {}  # density and Phi, by the number of nodes
+    for order in range(1, CHECKED_ORDER + 1):
+        trees[order] = []
+        for sizes in _partitions(order - 1, order - 1):
+            groups = (combinations_with_replacement(trees[size], sizes.count(size)) for size in sorted(set(sizes)))
+            for branches in (sum(choice, ()) for choice in product(*groups)):
+                phi = np.prod([np.ones(len(a)), *(a @ branch for _, branch in branches)], axis=0)
+                trees[order].append((order * math.prod(density for density, _ in branches), phi))
+        if any(abs(b @ phi - 1 / density) > tolerance for density, phi in trees[order]):
+            return order - 1
+    return CHECKED_ORDER
+
+
+def _partitions(total: int, largest: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a sum of descending numbers."""
+    if total == 0:
+        yield ()
+    for first in range(min(total, largest), 0, -1):
+        for further in _partitions(total - first, first):
+            yield (first, *further)
 
 
 def _q(text: str) -> Coefficients:
@@ -78,7 +118,7 @@ class Tableau:
 
     def _check_order(self, label: str, weights: Coefficients, stated: int) -> None:
         order = order_of(self.matrix, np.array(weights))
-        if min(stated, 5) > order:
+        if min(stated, CHECKED_ORDER) > order:
             raise ValueError(f"{self.name}: {label} is stated to be of order {stated} but has order {order}")
 
     @cached_property

@@ -49,31 +49,23 @@ class StepTrace:
         return cls.build(np.zeros(0, dtype=np.int64), np.zeros((0, 5)))
 
     @classmethod
-    def of_grid(
-        cls,
-        times: NDArray[np.float64],
-        samples: NDArray[np.int64],
-        steps: NDArray[np.int64],
-        broken: NDArray[np.bool_] | None = None,
-    ) -> StepTrace:
+    def of_grid(cls, times: NDArray[np.float64], steps: NDArray[np.int64], broken: NDArray[np.bool_]) -> StepTrace:
         """Make the trace of fixed steps, which follows from the grid.
 
         Args:
             times: (N + 1,) the start and the ends of the steps, see `Plan.times`.
-            samples: (n,) sample indices.
             steps: (n,) how many steps each sample completed.
             broken: (n,) whether one more step was attempted and gave a non-finite state.
         """
-        attempts = steps if broken is None else steps + broken
+        attempts = steps + broken
         ends = np.cumsum(attempts)
         step = np.arange(attempts.sum()) - np.repeat(ends - attempts, attempts)
-        values = np.full((len(step), 5), np.nan)
         starts, lengths = steps_of(times)
+        values = np.full((len(step), 5), np.nan)
         values[:, 0], values[:, 1], values[:, 3] = starts[step], lengths[step], 1.0
-        if broken is not None:
-            last = ends[broken] - 1
-            values[last, 2], values[last, 3] = np.inf, 0.0
-        return cls.build(np.repeat(samples, attempts), values)
+        last = ends[broken] - 1
+        values[last, 2], values[last, 3] = np.inf, 0.0
+        return cls.build(np.repeat(np.arange(len(steps)), attempts), values)
 
 
 def steps_of(times: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

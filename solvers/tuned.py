@@ -51,26 +51,19 @@ class TunedPlan:
         steps = len(self.times) - 1
         if steps < 1:
             raise ValueError("times: a plan needs at least two")
-        if not np.isfinite(self.times).all():
-            raise ValueError("times: contain a non-finite number")
+        shapes = {"times": (steps + 1,), "weights": (steps, steps), "x0_weights": (steps,)}
+        for name, shape in shapes.items():
+            if (array := getattr(self, name)) is not None:
+                if array.shape != shape:
+                    raise ValueError(f"{name}: have shape {list(array.shape)}, but {steps} steps need {list(shape)}")
+                if not np.isfinite(array).all():
+                    raise ValueError(f"{name}: contain a non-finite number")
         if self.times[0] != 0 or self.times[-1] != 1 or (np.diff(self.times) <= 0).any():
             raise ValueError("times: must move strictly from 0 to 1")
-        if self.weights is None:
-            if self.x0_weights is not None:
-                raise ValueError("x0_weights: a tuned grid has the weights of its method")
-            return
-        if self.weights.shape != (steps, steps):
-            raise ValueError(f"weights: have shape {list(self.weights.shape)}, but {steps} steps need {[steps, steps]}")
-        if not np.isfinite(self.weights).all():
-            raise ValueError("weights: contain a non-finite number")
-        if np.triu(self.weights, 1).any():
+        if self.weights is not None and np.triu(self.weights, 1).any():
             raise ValueError("weights: use velocities that are not known yet")
-        if self.x0_weights is None:
-            return
-        if self.x0_weights.shape != (steps,):
-            raise ValueError(f"x0_weights: have the shape {list(self.x0_weights.shape)}, {steps} steps need {[steps]}")
-        if not np.isfinite(self.x0_weights).all():
-            raise ValueError("x0_weights: contain a non-finite number")
+        if self.weights is None and self.x0_weights is not None:
+            raise ValueError("x0_weights: a tuned grid has the weights of its method")
 
     @cached_property
     def digest(self) -> str:

@@ -23,7 +23,7 @@ from selection.error import Field, solve
 from solvers import SolverSpec
 from training.__main__ import main as training
 from training.by_class import sheet
-from training.judges import Features, rank_correlations, told_apart
+from training.judges import picture_features, rank_correlations, told_apart
 
 COLUMNS = ("rooms", "garden", "area", "price")
 KINDS = ("disc", "square", "triangle")
@@ -91,8 +91,7 @@ def correlation_error(samples: NDArray[np.float64], real: NDArray[np.float64]) -
 def c2st(samples: NDArray[np.float64], real: NDArray[np.float64]) -> float:
     """Return the share that a judge tells apart; shapes are judged by principal components of others."""
     if samples.ndim > 2:
-        features = Features(shapes(500, 2, samples.shape[-1])[0])
-        samples, real = features(samples), features(real)
+        samples, real = picture_features(shapes(500, 2, samples.shape[-1])[0], samples, real)
     right = told_apart(samples, real, 0)
     return float((right[0].mean() + right[1].mean()) / 2)
 

@@ -88,14 +88,14 @@ def orders() -> str:
 def _variance_error(stages: int, steps: int, schedule: str) -> float:
     times = np.linspace(0, 1, steps + 1)
     h, rate = np.diff(times), (times / 4 - (1 - times)) / ((1 - times) ** 2 + times**2 / 4)
-    rows, variance = weights(times, stages, Diffusion(1.0, schedule)), 1.0
+    (a, b, mix), variance = weights(times, stages, Diffusion(1.0, schedule)), 1.0
     for n in range(steps):
         last = stages * (n + 1) - 1
-        of_x, of_z = 1 + rows.mix[last, 2] + h[n] * rows.b[last, 0] * rate[n], rows.mix[last, 3]
+        of_x, of_z = 1 + mix[last, 2] + h[n] * b[last, 0] * rate[n], mix[last, 3]
         if stages == 2:
-            pull = h[n] * rows.b[last, 1] * rate[n + 1]
-            of_x += pull * (1 + rows.mix[last, 0] + h[n] * rows.a[last, 0] * rate[n])
-            of_z += pull * rows.mix[last, 1]
+            pull = h[n] * b[last, 1] * rate[n + 1]
+            of_x += pull * (1 + mix[last, 0] + h[n] * a[last, 0] * rate[n])
+            of_z += pull * mix[last, 1]
         variance = of_x**2 * variance + of_z**2
     return abs(variance - 0.25)
 

@@ -1,77 +1,98 @@
 """The command `python -m training`: fit, evaluate, tune and defaults."""
 
 import argparse
+import dataclasses
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from training.data_config import CONFIGS, DATASETS, SECTIONS
 from training.errors import UsageError, reported
 
+_NUMBER, _REAL = {"type": int, "metavar": "N"}, {"type": float}
 _NAMES = {"type": lambda text: [name.strip() for name in text.split(",") if name.strip()], "metavar": "NAME,..."}
+_FOLDER, _CHECKPOINT = {"type": Path, "metavar": "DIR"}, {"type": Path, "metavar": "CHECKPOINT"}
+_ON = {"action": "store_const", "const": True}
 
-_RECIPE: dict[str, tuple[str, dict[str, Any]]] = {
-    "--name": ("name", {"metavar": "NAME", "help": "name of the model (default: the recipe's)"}),
-    "--steps": ("steps", {"type": int, "metavar": "N", "help": "training steps (default: the recipe's)"}),
-    "--epochs": ("epochs", {"type": int, "metavar": "N", "help": "passes over the data, instead of steps"}),
-    "--batch-size": ("batch_size", {"type": int, "metavar": "N", "help": "samples per step"}),
-    "--lr": ("learning_rate", {"type": float, "metavar": "RATE", "help": "learning rate of Adam"}),
-    "--seed": ("seed", {"type": int, "metavar": "N", "help": "seed of the training"}),
-    "--ema": ("ema", {"type": float, "metavar": "DECAY", "help": "average the weights, e.g. 0.999; 0 turns it off"}),
+_RECIPE: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "--name": ("name", "name of the model (default: the recipe's)", {"metavar": "NAME"}),
+    "--steps": ("steps", "training steps (default: the recipe's)", _NUMBER),
+    "--epochs": ("epochs", "passes over the data, instead of steps", _NUMBER),
+    "--batch-size": ("batch_size", "samples per step", _NUMBER),
+    "--lr": ("learning_rate", "learning rate of Adam", {**_REAL, "metavar": "RATE"}),
+    "--seed": ("seed", "seed of the training", _NUMBER),
+    "--ema": ("ema", "average the weights, e.g. 0.999; 0 turns it off", {**_REAL, "metavar": "DECAY"}),
     "--coupling": (
-        "coupling",
-        {"choices": ("independent", "ot"), "help": "coupling of noise and data (default: the recipe's)"},
+        "coupling", "coupling of noise and data (default: the recipe's)", {"choices": ("independent", "ot")}
     ),
     "--data": (
-        "data.path",
-        {"metavar": "PATH", "help": "your own data (vectors: .csv .tsv .npy .npz; images: a folder, .npy .npz, IDX)"},
+        "data.path", "your own data (vectors: .csv .tsv .npy .npz; images: a folder, .npy .npz, IDX)",
+        {"metavar": "PATH"},
     ),
-    "--columns": ("data.columns", {**_NAMES, "help": "columns to learn (default: all others)"}),
-    "--label": ("data.label", {"metavar": "NAME", "help": "column or array of class labels"}),
-    "--condition": ("data.condition", {**_NAMES, "help": "columns of numbers that samples depend on"}),
-    "--sep": ("data.separator", {"metavar": "CHARACTER", "help": "between columns: ';' or tab"}),
-    "--header": ("data.header", {"choices": ("yes", "no"), "help": "whether the first line of a .csv has names"}),
+    "--columns": ("data.columns", "columns to learn (default: all others)", _NAMES),
+    "--label": ("data.label", "column or array of class labels", {"metavar": "NAME"}),
+    "--condition": ("data.condition", "columns of numbers that samples depend on", _NAMES),
+    "--sep": ("data.separator", "between columns: ';' or tab", {"metavar": "CHARACTER"}),
+    "--header": ("data.header", "whether the first line of a .csv has names", {"choices": ("yes", "no")}),
     "--scale": (
-        "data.scale",
-        {"choices": ("standard", "robust"), "help": "scale by mean and deviation, or by median and quartiles"},
+        "data.scale", "scale by mean and deviation, or by median and quartiles", {"choices": ("standard", "robust")}
     ),
-    "--no-round": (
-        "data.round",
-        {"action": "store_const", "const": False, "help": "do not round columns of whole numbers"},
-    ),
+    "--no-round": ("data.round", "do not round columns of whole numbers", {**_ON, "const": False}),
     "--nonnegative": (
-        "data.nonnegative",
-        {**_NAMES, "help": "columns learned by their logarithm, so that no sample is negative"},
+        "data.nonnegative", "columns learned by their logarithm, so that no sample is negative", _NAMES
     ),
     "--quantile": (
-        "data.quantile",
-        {**_NAMES, "help": "columns learned by their quantiles: with long tails, or several peaks"},
+        "data.quantile", "columns learned by their quantiles: with long tails, or several peaks", _NAMES
     ),
-    "--no-transform": (
-        "data.transforms",
-        {"action": "store_const", "const": "none", "help": "transform no columns but those named"},
-    ),
-    "--conditional": (
-        "data.conditional",
-        {"action": "store_const", "const": True, "help": "train a class-conditional model"},
-    ),
+    "--no-transform": ("data.transforms", "transform no columns but those named", {**_ON, "const": "none"}),
+    "--conditional": ("data.conditional", "train a class-conditional model", _ON),
     "--background": (
-        "data.background",
-        {"metavar": "COLOUR", "help": "colour behind transparent pixels (white, black, #rrggbb)"},
+        "data.background", "colour behind transparent pixels (white, black, #rrggbb)", {"metavar": "COLOUR"}
     ),
-    "--range": (
-        "data.range",
-        {"nargs": 2, "type": float, "metavar": ("LOW", "HIGH"), "help": "pixel values of black and white"},
-    ),
-}
-"""Options of `fit` that set a field of the recipe: the field, and what argparse is told."""
+    "--range": ("data.range", "pixel values of black and white", {**_REAL, "nargs": 2, "metavar": ("LOW", "HIGH")}),
+}  # fmt: skip
+"""Options of `fit` that set a field of the recipe: the field, the help, and what else argparse is told."""
 
+_FIT: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--reflow", "train on the paths of a published model", _CHECKPOINT),
+    ("--student", "train a one-step or few-step student of a model", _CHECKPOINT),
+    ("--pairs", "reflow: number of paths to train on (default: one per sample), or a file of pairs",
+     {"metavar": "N|FILE"}),
+    ("--guidance", "reflow, student: guidance of a conditional parent", {**_REAL, "metavar": "G"}),
+    ("--from", "continue a published model", {**_CHECKPOINT, "dest": "start"}),
+    ("--force", "train even if a model of this recipe exists", {"action": "store_true"}),
+    ("--save-every", "time between saves (default: %(default)s)", {**_REAL, "default": 10.0, "metavar": "SECONDS"}),
+    ("--seconds", "limit on measuring the model once it is published; 0 measures nothing (default: 60)",
+     {**_REAL, "default": 60.0, "metavar": "S"}),
+    ("--no-examples",
+     "store none of the held-out data with the model; by default its page shows 256 rows or 16 pictures",
+     {"dest": "examples", "action": "store_false"}),
+    ("--tensorboard", "logs for TensorBoard, in a folder for each run", _FOLDER),
+)  # fmt: skip
 
-def _kinds(field: str) -> tuple[str, ...]:
-    """Return the data sets whose recipes have a field."""
-    table, _, name = field.rpartition(".")
-    return tuple(kind for kind, section in SECTIONS.items() if not table or name in section.model_fields)
+_EVALUATE: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--solver", "e.g. rk4-20 or dopri5@1e-5; can be repeated", {"action": "append", "metavar": "SOLVER"}),
+    ("--samples", "number of samples (default: %(default)s)", {**_NUMBER, "default": 1000}),
+    ("--by-class", "measure how many samples look like their class", {"action": "store_true"}),
+    ("--guidance", "guidance to measure; can be repeated (default: 1; with --by-class 1, 2 and 4)",
+     {**_REAL, "action": "append", "metavar": "G"}),
+    ("--seconds", "limit on the wall-clock time of the frontier; cheap solvers come first (default: 300)",
+     {**_REAL, "default": 300.0, "metavar": "S"}),
+    ("--out", "folder for results (default: reports/NAME-VERSION)", _FOLDER),
+)  # fmt: skip
+
+_TUNE: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("--nfe", "NFE budgets (default: %(default)s)", {"default": "4,5,6,8,10", "metavar": "N,..."}),
+    ("--methods", "stock methods to tune grids for, too (default: %(default)s)",
+     {"default": "ab2,ab3,ab4", "metavar": "NAME,..."}),
+    ("--samples", "calibration paths (default: 512)", {**_NUMBER, "default": 512}),
+    ("--guidance", "for conditional models (default: 1,2,4)", {"default": "1,2,4", "metavar": "G,..."}),
+    ("--iterations", "maximum per plan (default: 60)", {**_NUMBER, "default": 60}),
+    ("--seed", "seed of the noise (default: 0)", {**_NUMBER, "default": 0}),
+    ("--force", "repeat earlier tuning", {"action": "store_true"}),
+)  # fmt: skip
 
 
 class _LineParser(argparse.ArgumentParser):
@@ -81,18 +102,19 @@ class _LineParser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
-def _add_data_dir(parser: argparse.ArgumentParser) -> None:
-    data_dir = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
-    parser.add_argument("--data-dir", type=Path, default=data_dir, metavar="DIR", help="data files (mnist: IDX files)")
-
-
-def _add_places(parser: argparse.ArgumentParser) -> None:
-    for kind, default, text in (("models", "checkpoints", "model repository"), ("runs", "runs", "unfinished runs")):
-        place = os.environ.get(f"PATHLINE_{kind.upper()}_DIR", "").strip() or default
-        parser.add_argument(
-            f"--{kind}-dir", type=Path, default=place, metavar="DIR", help=f"folder of the {text} (now: %(default)s)"
-        )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
+def _add(parser: argparse.ArgumentParser, options: Iterable[tuple[str, str, dict[str, Any]]], *places: str) -> None:
+    """Add options, and those of places: `data`, or `models` for the folders of models and runs and the device."""
+    for flag, text, keywords in options:
+        parser.add_argument(flag, help=text, **keywords)
+    if "data" in places:
+        folder = os.environ.get("PATHLINE_DATA_DIR", "").strip() or None
+        parser.add_argument("--data-dir", default=folder, help="data files (mnist: IDX files)", **_FOLDER)
+    if "models" in places:
+        for kind, default, text in (("models", "checkpoints", "model repository"), ("runs", "runs", "unfinished runs")):
+            folder = os.environ.get(f"PATHLINE_{kind.upper()}_DIR", "").strip() or default
+            text = f"folder of the {text} (now: %(default)s)"
+            parser.add_argument(f"--{kind}-dir", default=folder, help=text, **_FOLDER)
+        parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,102 +124,61 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("dataset", choices=DATASETS, help="data set; its shipped recipe is the default")
     fit.add_argument("--config", type=Path, metavar="FILE.toml", help="recipe to use instead of the shipped one")
     fit.add_argument("--paper", action="store_true", help="use the paper's recipe (moons, circles, mnist)")
-    for flag, (field, options) in _RECIPE.items():
+    for flag, (field, text, keywords) in _RECIPE.items():
         only = f"{', '.join(_kinds(field))}: " if "." in field else ""
         names = ("--lr", "--learning-rate") if flag == "--lr" else (flag,)
-        fit.add_argument(*names, dest=field, **{**options, "help": only + options["help"]})
-    _add_data_dir(fit)
-    fit.add_argument("--reflow", type=Path, metavar="CHECKPOINT", help="train on the paths of a published model")
-    student = "train a one-step or few-step student of a model"
-    fit.add_argument("--student", type=Path, metavar="CHECKPOINT", help=student)
-    pairs = "reflow: number of paths to train on (default: one per sample), or a file of pairs"
-    fit.add_argument("--pairs", metavar="N|FILE", help=pairs)
-    fit.add_argument("--guidance", type=float, metavar="G", help="reflow, student: guidance of a conditional parent")
-    fit.add_argument("--from", dest="start", type=Path, metavar="CHECKPOINT", help="continue a published model")
-    fit.add_argument("--force", action="store_true", help="train even if a model of this recipe exists")
-    fit.add_argument(
-        "--save-every", type=float, default=10.0, metavar="SECONDS", help="time between saves (default: %(default)s)"
-    )
-    measuring = "limit on measuring the model once it is published; 0 measures nothing (default: 60)"
-    fit.add_argument("--seconds", type=float, default=60.0, metavar="S", help=measuring)
-    hidden = "store none of the held-out data with the model; by default its page shows 256 rows or 16 pictures"
-    fit.add_argument("--no-examples", dest="examples", action="store_false", help=hidden)
-    fit.add_argument("--tensorboard", type=Path, metavar="DIR", help="logs for TensorBoard, in a folder for each run")
-    _add_places(fit)
-    _add_evaluate(commands.add_parser("evaluate", help="measure how good a model is, and solvers on it"))
-    _add_tune(commands.add_parser("tune", help="learn solvers for one model, to be served with it"))
+        fit.add_argument(*names, dest=field, help=only + text, **keywords)
+    _add(fit, (), "data")
+    _add(fit, _FIT, "models")
+    for name, text, options, places in (
+        ("evaluate", "measure how good a model is, and solvers on it", _EVALUATE, ("data",)),
+        ("tune", "learn solvers for one model, to be served with it", _TUNE, ()),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("checkpoint", help="the folder of a version", **_CHECKPOINT)
+        _add(command, options, *places)
     defaults = commands.add_parser("defaults", help="make the default models that the repository lacks")
-    _add_places(defaults)
     then = "run a command, such as the service, as soon as the analytic models are written, and train behind it"
+    _add(defaults, (), "models")
     defaults.add_argument("--then", nargs=argparse.REMAINDER, metavar="COMMAND", help=then)
     return parser
 
 
-def _add_tune(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the folder of a version")
-    parser.add_argument("--nfe", default="4,5,6,8,10", metavar="N,...", help="NFE budgets (default: %(default)s)")
-    methods = "stock methods to tune grids for, too (default: %(default)s)"
-    parser.add_argument("--methods", default="ab2,ab3,ab4", metavar="NAME,...", help=methods)
-    parser.add_argument("--samples", type=int, default=512, metavar="N", help="calibration paths (default: 512)")
-    parser.add_argument("--guidance", default="1,2,4", metavar="G,...", help="for conditional models (default: 1,2,4)")
-    parser.add_argument("--iterations", type=int, default=60, metavar="N", help="maximum per plan (default: 60)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the noise (default: 0)")
-    parser.add_argument("--force", action="store_true", help="repeat earlier tuning")
-
-
-def _add_evaluate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="the folder of a version")
-    example = "e.g. rk4-20 or dopri5@1e-5; can be repeated"
-    parser.add_argument("--solver", action="append", metavar="SOLVER", help=example)
-    parser.add_argument(
-        "--samples", type=int, default=1000, metavar="N", help="number of samples (default: %(default)s)"
-    )
-    parser.add_argument("--by-class", action="store_true", help="measure how many samples look like their class")
-    guidance = "guidance to measure; can be repeated (default: 1; with --by-class 1, 2 and 4)"
-    parser.add_argument("--guidance", action="append", type=float, metavar="G", help=guidance)
-    seconds = "limit on the wall-clock time of the frontier; cheap solvers come first (default: 300)"
-    parser.add_argument("--seconds", type=float, default=300.0, metavar="S", help=seconds)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results (default: reports/NAME-VERSION)")
-    _add_data_dir(parser)
+def _kinds(field: str) -> tuple[str, ...]:
+    """Return the data sets whose recipes have a field."""
+    table, _, name = field.rpartition(".")
+    return tuple(kind for kind, section in SECTIONS.items() if not table or name in section.model_fields)
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the recipe that options set."""
     overrides: dict[str, Any] = {}
-    for flag, (field, _) in _RECIPE.items():
-        value = getattr(arguments, field)
-        if value is None:
+    dataset = arguments.dataset
+    for flag, (field, *_) in _RECIPE.items():
+        if (value := getattr(arguments, field)) is None:
             continue
-        if arguments.dataset not in (kinds := _kinds(field)):
-            raise UsageError(_not_for(flag, kinds, arguments.dataset))
+        if dataset not in (kinds := _kinds(field)):
+            if flag == "--data":
+                raise UsageError(f"--data is for your own data: fit vectors or fit images, not fit {dataset}")
+            classes = {"vectors": "; name the labels with --label", "moons": ", which have no classes"}
+            classes["circles"] = classes["moons"]
+            more = classes.get(dataset, "; classes are learned with --conditional")
+            more = more if flag in ("--label", "--conditional") else ""
+            raise UsageError(f"{flag} is for fit {', fit '.join(kinds)}, not fit {dataset}{more}")
         overrides[field] = value
     return overrides
 
 
-def _not_for(flag: str, kinds: tuple[str, ...], dataset: str) -> str:
-    if flag == "--data":
-        return f"--data is for your own data: fit vectors or fit images, not fit {dataset}"
-    more = ""
-    if flag in ("--label", "--conditional"):
-        more = {"vectors": "; name the labels with --label", "moons": ", which have no classes"}.get(
-            "moons" if dataset == "circles" else dataset, "; classes are learned with --conditional"
-        )
-    return f"{flag} is for fit {', fit '.join(kinds)}, not fit {dataset}{more}"
-
-
 def _parent(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the recipe table that names the parent; it is empty if no option names one."""
+    parent, table = arguments.student or arguments.reflow, "student" if arguments.student else "reflow"
     if arguments.reflow and arguments.student:
         raise UsageError("--reflow and --student train different models; leave one of them out")
     if arguments.student and arguments.pairs is not None:
         raise UsageError("--pairs is for --reflow; a student is trained on the data themselves")
-    table = "student" if arguments.student else "reflow"
-    parent = arguments.student or arguments.reflow
+    if not parent and (arguments.pairs is not None or arguments.guidance is not None):
+        raise UsageError("--pairs and --guidance need a parent model; name it with --reflow or --student CHECKPOINT")
     if not parent:
-        if arguments.pairs is not None or arguments.guidance is not None:
-            raise UsageError(
-                "--pairs and --guidance need a parent model; name it with --reflow or --student CHECKPOINT"
-            )
         return {}
     fields: dict[str, Any] = {"checkpoint": str(parent)}
     if arguments.guidance is not None:
@@ -243,9 +224,7 @@ def _fit(arguments: argparse.Namespace) -> None:
         )
     from training.fit import Options, fit
 
-    names = ("models_dir", "runs_dir", "data_dir", "device", "force", "save_every", "tensorboard", "seconds")
-    names += ("examples",)
-    fit(recipe, Options(**{name: getattr(arguments, name) for name in names}))
+    fit(recipe, Options(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Options)}))
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

@@ -4,8 +4,6 @@ The judge (`training.judges.train_judge`) is trained on the model's training dat
 has seen. It is also sure of some pure noise, so the table has a row for noise as well as one for real data.
 """
 
-import csv
-import io
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,13 +22,12 @@ from models.decoder import Decoder
 from models.guidance import Guided
 from models.noise import noise
 from models.pictures import draw, most
-from models.regular import write_atomically
 from selection.error import Field, solve
-from solvers import SolverSpec, Status
+from solvers import Solution, SolverSpec, Status
 from training.data import data_of
 from training.errors import TrainingError, UsageError
-from training.folders import make_writable
-from training.judges import SURE, Judge, train_judge
+from training.folders import csv_of, make_writable, write_results
+from training.judges import SURE, class_shares, flat, share_sure, train_judge
 from training.measurement import keep
 from training.solving import open_checkpoint, parse_solver
 
@@ -98,14 +95,7 @@ def evaluate_by_class(
     specs = [parse_solver(text) for text in solvers]
     make_writable(out, "output folder")
     checkpoint = open_checkpoint(path)
-    names = _names(checkpoint, samples)
-    if checkpoint.card.field.takes_ends:
-        raise UsageError(
-            f"{path} is a field of average velocity, which --by-class does not support; evaluate it without --by-class"
-        )
-    conditioning = checkpoint.network_conditions
-    nullable = conditioning is not None and conditioning.nullable
-    guidances = _guidances(nullable, guidances)
+    names, strengths = _settings(checkpoint, samples, guidances)
     data, note = data_of(checkpoint, data_dir)
     if data is None or data.conditions is None or data.reference_conditions is None:
         raise TrainingError(f"{path}: --by-class needs the real data with labels: {note or 'the data have none'}")
@@ -113,22 +103,27 @@ def evaluate_by_class(
     # Noise with the mean and spread of each coordinate of the data.
     drawn = np.random.default_rng(0).standard_normal(data.reference.shape)
     noise_like = data.train.mean(0) + data.train.std(0) * drawn
-    rows = [
-        _verdict("real data", judge, data.reference, data.reference_conditions, len(names)),
-        _verdict("noise like the data", judge, noise_like, None, len(names)),
-    ]
+    print(head(names))
+    rows: list[ClassRow] = []
+
+    def add(row: ClassRow) -> None:
+        rows.append(row)
+        print(line(row), flush=True)
+
+    add(_verdict("real data", judge, data.reference, data.reference_conditions, len(names)))
+    add(_verdict("noise like the data", judge, noise_like, None, len(names)))
     shown: dict[str, Samples] = {"real": (data.reference, data.reference_conditions)}
-    print(head(names), *map(line, rows), sep="\n", flush=True)
     x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
     labels = torch.arange(samples) % len(names)
     for spec in specs:
-        for guidance in [*([None] if nullable else []), *guidances]:
+        for guidance in strengths:
             name = f"{spec}, no condition" if guidance is None else f"{spec}, guidance {guidance:g}"
-            row, ends = _sampled(name, judge, checkpoint, spec, x0, labels, guidance)
-            rows.append(row)
-            print(line(row), flush=True)
+            ended, solution = _sampled(name, checkpoint, spec, x0, labels, guidance)
+            ends, own = solution.x.numpy()[ended], labels.numpy()[ended]
+            row = _verdict(name, judge, ends, None if guidance is None else own, len(names))
+            add(replace(row, nfe=float(np.mean(solution.nfe)), failed=int((~ended).sum())))
             if spec == specs[0] and guidance is not None:
-                shown[f"guidance {guidance:g}"] = ends
+                shown[f"guidance {guidance:g}"] = (ends, own)
     write(rows, names, out, checkpoint.decoder, shown)
     record = {"judge": "scikit-learn MLPClassifier, hidden 256, 1,500 steps", "rows": [asdict(row) for row in rows]}
     keep(checkpoint, by_class=record)
@@ -137,47 +132,41 @@ def evaluate_by_class(
     return rows
 
 
-def _names(checkpoint: Checkpoint, samples: int) -> tuple[str, ...]:
-    """Return the names of the model's classes, if there are enough samples for all of them."""
-    condition = checkpoint.card.condition
+def _settings(
+    checkpoint: Checkpoint, samples: int, guidances: Sequence[float] | None
+) -> tuple[tuple[str, ...], list[float | None]]:
+    """Return the names of the model's classes and the strengths to measure, None for no condition, all checked."""
+    path, condition = checkpoint.path, checkpoint.card.condition
     classes = None if condition is None else condition.classes
     if condition is None or classes is None or classes < 2:
         raise UsageError(
-            f"{checkpoint.path}: --by-class needs a model trained with at least two class labels; fit it with "
-            "--conditional or --label"
+            f"{path}: --by-class needs a model trained with at least two class labels; fit it with --conditional or "
+            "--label"
+        )
+    if checkpoint.card.field.takes_ends:
+        raise UsageError(
+            f"{path} is a field of average velocity, which --by-class does not support; evaluate it without --by-class"
         )
     if not classes <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from {classes}, one per class, to 1000000")
-    return condition.names or tuple(map(str, range(classes)))
-
-
-def _guidances(nullable: bool, requested: Sequence[float] | None) -> Sequence[float]:
-    """Return the guidance strengths to measure, after checking that the model supports them."""
-    if requested is None:
-        return _GUIDANCES if nullable else (1.0,)
-    for guidance in requested:
+    for guidance in guidances or ():
         if not math.isfinite(guidance):
             raise UsageError(f"--guidance is {guidance}; it must be a finite number")
-        if guidance != 1 and not nullable:
+        if guidance != 1 and not condition.nullable:
             raise UsageError(
                 f"--guidance is {guidance:g}; this model was trained with condition_dropout = 0, so it must be 1"
             )
-    return requested
+    if guidances is None:
+        guidances = _GUIDANCES if condition.nullable else (1.0,)
+    return condition.names or tuple(map(str, range(classes))), [*([None] if condition.nullable else []), *guidances]
 
 
 def _sampled(
-    name: str,
-    judge: Judge,
-    checkpoint: Checkpoint,
-    spec: SolverSpec,
-    x0: Tensor,
-    labels: Tensor,
-    guidance: float | None,
-) -> tuple[ClassRow, Samples]:
-    """Sample from the noise x0 at one guidance (None: no condition); return the verdict, and the samples."""
+    name: str, checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, labels: Tensor, guidance: float | None
+) -> tuple[NDArray[np.bool_], Solution]:
+    """Sample from the noise x0 at one guidance (None: no condition); return which samples reached t = 1, too."""
     conditioning = checkpoint.network_conditions
-    assert conditioning is not None and conditioning.single is not None  # noqa: S101, PT018
-    assert conditioning.single.classes is not None  # noqa: S101  (_names has checked)
+    assert conditioning is not None  # noqa: S101  (the model has classes)
     if guidance is None:
         field = Field(Guided(checkpoint.velocity, conditioning))
     else:
@@ -186,23 +175,20 @@ def _sampled(
     ended = np.array([status == Status.SUCCESS for status in solution.status])
     if not ended.any():
         raise TrainingError(f"by class: {name}: none of {len(x0)} samples reached t = 1; the network is not usable")
-    ends, own = solution.x.numpy()[ended], labels.numpy()[ended]
-    row = _verdict(name, judge, ends, None if guidance is None else own, conditioning.single.classes)
-    return replace(row, nfe=float(np.mean(solution.nfe)), failed=int((~ended).sum())), (ends, own)
+    return ended, solution
 
 
-def _verdict(
-    name: str, judge: Judge, samples: NDArray[Any], labels: NDArray[np.int64] | None, classes: int
-) -> ClassRow:
+def _verdict(name: str, judge: Any, samples: NDArray[Any], labels: NDArray[np.int64] | None, classes: int) -> ClassRow:
     """Return the judge's verdict on samples (n, *event) of some classes (n,)."""
-    named = judge.named(samples)
-    agreement = None if labels is None else float((named == labels).mean())
-    by_class: list[float | None] = [None] * classes
-    if labels is not None:
-        own = [named[labels == label] == label for label in range(classes)]
-        by_class = [float(right.mean()) if right.size else None for right in own]
-    taken = np.bincount(named, minlength=classes) / len(named)
-    return ClassRow(name, len(named), agreement, by_class, judge.sure(samples), taken.tolist())
+    named = judge.predict(flat(samples))
+    return ClassRow(
+        samples=name,
+        count=len(named),
+        agreement=None if labels is None else float((named == labels).mean()),
+        by_class=[None] * classes if labels is None else class_shares(named, labels, classes),
+        sure=share_sure(judge, samples),
+        taken_for=(np.bincount(named, minlength=classes) / len(named)).tolist(),
+    )
 
 
 def head(names: Sequence[str]) -> str:
@@ -229,24 +215,17 @@ def write(
     Raises:
         TrainingError: a file cannot be written.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["samples", "count", "own_class", f"over_{SURE}", "nfe", "failed", *names])
-    for row in rows:
-        writer.writerow([row.samples, row.count, row.agreement, row.sure, row.nfe, row.failed, *row.by_class])
-    low, high = decoder.config.clip or (0.0, 1.0)
-
-    def pictures(samples: NDArray[Any]) -> NDArray[np.floating]:
-        decoded = decoder.decode(torch.from_numpy(np.asarray(samples, dtype=np.float32))).numpy()
-        return (decoded - low) / (high - low)
-
-    try:
-        write_atomically(out / "by-class.csv", text.getvalue().encode())
-        if len(decoder.data_shape) > 1:
-            sets = {name: (pictures(samples), labels) for name, (samples, labels) in shown.items()}
-            write_atomically(out / "by-class.png", sheet(sets, len(names)))
-    except OSError as error:
-        raise TrainingError(f"{out}: cannot be written: {error.strerror}") from None
+    shares = [[row.samples, row.count, row.agreement, row.sure, row.nfe, row.failed, *row.by_class] for row in rows]
+    files = {
+        "by-class.csv": csv_of([["samples", "count", "own_class", f"over_{SURE}", "nfe", "failed", *names], *shares])
+    }
+    if len(decoder.data_shape) > 1:
+        sets: dict[str, Samples] = {}
+        for name, (samples, labels) in shown.items():
+            states = torch.from_numpy(np.asarray(samples, dtype=np.float32))
+            sets[name] = (decoder.decode(states).numpy(), labels)
+        files["by-class.png"] = sheet(sets, len(names))
+    write_results(out, files)
 
 
 def sheet(sets: Mapping[str, Samples], classes: int, rows: int = 2) -> bytes:

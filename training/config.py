@@ -12,16 +12,7 @@ from models.architectures import SIZES
 from models.architectures.residual_mlp import ResidualMLPSize
 from models.network import NetworkSize
 from training.data_config import CONFIGS as CONFIGS
-from training.data_config import (
-    DATASETS,
-    DataConfig,
-    DigitsData,
-    ImagesData,
-    MnistData,
-    PointsData,
-    RecipeTable,
-    VectorsData,
-)
+from training.data_config import DATASETS, SECTIONS, DataConfig, OwnData, RecipeTable
 from training.errors import UsageError
 
 _RULES = 2
@@ -159,18 +150,19 @@ class Recipe(RecipeTable):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give the length of the training as either steps or epochs")
-        if self.reflow is not None and self.coupling != "independent":
-            raise ValueError("reflow pairs noise and samples itself; leave coupling out")
-        if self.reflow is not None and self.student is not None:
-            raise ValueError("a model is trained by reflow or as a student; leave one of the tables out")
-        if self.student is not None and self.start is not None:
-            raise ValueError("a student starts from its own parent; leave start out")
-        if self.student is not None and self.precision == "bfloat16":
-            raise ValueError(
-                "a student's loss has derivatives along the path, for which bfloat16 is too coarse; use float32"
-            )
+        reflow, student = self.reflow is not None, self.student is not None
+        contradictions = {
+            "give the length of the training as either steps or epochs": (self.steps is None) == (self.epochs is None),
+            "reflow pairs noise and samples itself; leave coupling out": reflow and self.coupling != "independent",
+            "a model is trained by reflow or as a student; leave one of the tables out": reflow and student,
+            "a student starts from its own parent; leave start out": student and self.start is not None,
+            "a student's loss has derivatives along the path, for which bfloat16 is too coarse; use float32": (
+                student and self.precision == "bfloat16"
+            ),
+        }
+        for text, holds in contradictions.items():
+            if holds:
+                raise ValueError(text)
         return self
 
     @property
@@ -185,7 +177,7 @@ class Recipe(RecipeTable):
         places["start"] = {"checkpoint"}
         fields = self.model_dump(exclude={"name": True, **places})
         content = {"rules": _RULES, **fields}
-        if isinstance(self.data, VectorsData | ImagesData):
+        if isinstance(self.data, OwnData):
             content["own_rules"] = _OWN_RULES
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -227,8 +219,8 @@ def _explain(problem: Any, path: Path, options: dict[str, str]) -> str:
     if not problem["loc"]:
         return f"{path}: {problem['msg'].removeprefix('Value error, ')}"
     unions = {"data": ("name", DATASETS), "network": ("architecture", tuple(SIZES))}
-    tag, known = unions.get(problem["loc"][0], ("", ()))
-    loc = tuple(part for k, part in enumerate(problem["loc"]) if k != 1 or part not in known)
+    tag, members = unions.get(problem["loc"][0], ("", ()))
+    loc = tuple(part for k, part in enumerate(problem["loc"]) if k != 1 or part not in members)
     field = ".".join(str(part) for part in loc)
     where = options.get(field) or f"{path}: {field}"
     if problem["type"] == "extra_forbidden":
@@ -240,7 +232,7 @@ def _explain(problem: Any, path: Path, options: dict[str, str]) -> str:
     if problem["type"] == "missing":
         return f"{where} is missing; it is required"
     if problem["type"].startswith("union_tag"):
-        return f"{path}: {field}.{tag} is {problem['input'].get(tag)!r}; allowed: {', '.join(known)}"
+        return f"{path}: {field}.{tag} is {problem['input'].get(tag)!r}; allowed: {', '.join(members)}"
     allowed = problem["msg"].replace("Input should", "it must", 1).removeprefix("Value error, ")
     return f"{where} is {problem['input']!r}; {allowed}"
 
@@ -249,9 +241,7 @@ def _keys(table: tuple[int | str, ...]) -> list[str]:
     """Return the keys that the TOML table at `table` may have."""
     if not table:
         return list(Recipe.model_fields)
-    sections: dict[str, type[BaseModel]] = {"moons": PointsData, "circles": PointsData, "digits": DigitsData}
-    sections |= {"mnist": MnistData, "vectors": VectorsData, "images": ImagesData, **SIZES}
     parents: dict[str, type[BaseModel]] = {"reflow": ReflowConfig, "student": StudentConfig, "start": StartConfig}
     if table[0] in parents:
         return list(parents[str(table[0])].model_fields)
-    return list(sections[str(table[1])].model_fields)
+    return list({**SECTIONS, **SIZES}[str(table[1])].model_fields)

@@ -65,7 +65,7 @@ class MnistData(RecipeTable):
     conditional: bool = False
 
 
-class _OwnData(RecipeTable):
+class OwnData(RecipeTable):
     """Data of your own.
 
     Attributes:
@@ -80,7 +80,7 @@ class _OwnData(RecipeTable):
     held_out: float = Field(default=0.1, gt=0, le=0.5)
 
 
-class VectorsData(_OwnData):
+class VectorsData(OwnData):
     """Rows of numbers from a .npy, .npz or .csv file, each column scaled.
 
     Attributes:
@@ -121,7 +121,7 @@ class VectorsData(_OwnData):
         return value
 
 
-class ImagesData(_OwnData):
+class ImagesData(OwnData):
     """Pictures of one size: a folder of PNG, TIFF, JPEG ... files, an array (.npy, .npz) or an IDX file (also gzipped).
 
     Attributes:
@@ -158,7 +158,6 @@ class ImagesData(_OwnData):
         return value
 
 
-OwnData = VectorsData | ImagesData
 DataConfig = Annotated[PointsData | DigitsData | MnistData | VectorsData | ImagesData, Field(discriminator="name")]
 SECTIONS: dict[str, type[RecipeTable]] = {
     name: section

@@ -32,7 +32,7 @@ class DataSet:
         conditions: one for each training sample, as the network takes them: labels (samples,) int64, or vectors
             (samples, width) float32, standardised by `condition`; or None.
         reference_conditions: the same for `reference`.
-        condition_names: names of the numbers of a condition vector; empty if they have none.
+        condition_names: names of the numbers of a condition vector; empty if there is none.
         noise: the noise paired with each training sample, (samples, *event), or None to draw it in each step.
         notes: lines for the user that describe what was read.
     """
@@ -122,7 +122,11 @@ def split(
     if count - held < 2:
         raise DataError(f"{source} has {count} samples; at least 3 are needed, 2 to train on and 1 held out")
     order = draws.generator(seed, DrawPurpose.DATA).permutation(count)
-    group = _groups(count, conditions)[order]
+    group = np.zeros(count, dtype=np.int64)  # the number of each row's class, without gaps
+    if conditions is not None:
+        classes = np.unique(conditions, axis=0, return_inverse=True)[1].reshape(-1)
+        if conditions.ndim == 1 or classes.max() < count // 2:
+            group = classes[order]
     sizes = np.bincount(group)
     if not (held := min(held, count - len(sizes))):
         raise DataError(
@@ -136,12 +140,3 @@ def split(
     chosen = np.zeros(count, dtype=bool)
     chosen[np.argsort(place / sizes[group], kind="stable")[:held]] = True
     return order[~chosen], order[chosen]
-
-
-def _groups(count: int, conditions: NDArray[Any] | None) -> Rows:
-    """Return the number of each row's class, counted from 0 without gaps, (count,)."""
-    if conditions is None:
-        return np.zeros(count, dtype=np.int64)
-    groups = np.unique(conditions, axis=0, return_inverse=True)[1].reshape(-1)
-    alone = conditions.ndim > 1 and groups.max() >= count // 2
-    return np.zeros(count, dtype=np.int64) if alone else groups

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from training import folders
@@ -50,19 +49,51 @@ def make_defaults(models_dir: Path, runs_dir: Path, device: str) -> None:
     for name in TRAINED:
         if not folders.versions(models_dir, name):
             fit(load_recipe(CONFIGS / f"{name}.toml"), Options(models_dir, runs_dir, device=device, seconds=MEASURE_S))
+    from models.checkpoint.card import CheckpointError
+    from selection import measure
+    from selection.error import NoErrors
+
     for name in _unfinished(models_dir):
-        _measure(name, folders.versions(models_dir, name)[-1])
+        try:
+            lines = measure.run(folders.versions(models_dir, name)[-1], seconds=MEASURE_S, until_error=MEASURE_TO)
+        except (CheckpointError, NoErrors) as error:  # a model without a frontier can be served too
+            lines = [f"no frontier measured: {error}"]
+        for line in lines:
+            print(f"{name}: {line}", flush=True)
 
 
 def write_analytic(models_dir: Path) -> None:
-    """Write the analytic models that the repository lacks, in a few seconds.
+    """Write the analytic models that the repository lacks as checkpoints in float64, in a few seconds.
 
     Raises:
         TrainingError: they cannot be written.
     """
-    for name in ANALYTIC:
-        if not folders.versions(models_dir, name):
-            print(f"{name}: written to {_write_analytic(models_dir, name)}", flush=True)
+    missing = [name for name in ANALYTIC if not folders.versions(models_dir, name)]
+    if not missing:
+        return
+    import torch
+
+    from models.architectures.analytic import Gaussian, Mixture
+    from models.checkpoint.card import CheckpointError
+    from models.checkpoint.saving import save
+    from models.decoder import Decoder
+
+    fields = {
+        "gaussian": (Gaussian(), "N(2, 0.5^2) in each of 2 coordinates"),
+        "mixture": (Mixture(), "eight Gaussians on a ring in the plane"),
+    }
+    record = {"method": "none: the exact marginal velocity of the optimal-transport path"}
+    for name in missing:
+        field, source = fields[name]
+        dataset = {"name": name, "source": source}
+        decoder = Decoder.identity((2,))
+        try:
+            folder = save(
+                models_dir, name, field, decoder, dataset=dataset, training=record, seed=0, dtype=torch.float64
+            )
+        except CheckpointError as error:
+            raise TrainingError(str(error)) from None
+        print(f"{name}: written to {folder}", flush=True)
 
 
 def serve_meanwhile(command: list[str], models_dir: Path, runs_dir: Path, device: str) -> None:
@@ -122,44 +153,3 @@ def _unfinished(models_dir: Path) -> list[str]:
     """Return the default models without a version, or whose newest one was not measured yet."""
     newest = {name: folders.versions(models_dir, name)[-1:] for name in (*ANALYTIC, *TRAINED)}
     return [name for name, last in newest.items() if not last or not (last[0] / "frontier.json").exists()]
-
-
-def _measure(name: str, folder: Path) -> None:
-    """Measure the frontier of a model for some seconds; a model without one can be served too."""
-    from models.checkpoint.card import CheckpointError
-    from selection import measure
-    from selection.error import NoErrors
-
-    try:
-        report = measure.run(folder, seconds=MEASURE_S, until_error=MEASURE_TO)
-    except (CheckpointError, NoErrors) as error:
-        report = [f"no frontier measured: {error}"]
-    for line in report:
-        print(f"{name}: {line}", flush=True)
-
-
-def _write_analytic(models_dir: Path, name: str) -> Path:
-    """Write an analytic field as a checkpoint like any other, in float64."""
-    import torch
-
-    from models.architectures.analytic import Gaussian, Mixture
-    from models.checkpoint.card import CheckpointError
-    from models.checkpoint.saving import save
-    from models.decoder import Decoder
-    from models.network import Network
-
-    make: dict[str, Callable[[], Network]] = {"gaussian": Gaussian, "mixture": Mixture}
-    text = {"gaussian": "N(2, 0.5^2) in each of 2 coordinates", "mixture": "eight Gaussians on a ring in the plane"}
-    try:
-        return save(
-            models_dir,
-            name,
-            make[name](),
-            Decoder.identity((2,)),
-            dataset={"name": name, "source": text[name]},
-            training={"method": "none: the exact marginal velocity of the optimal-transport path"},
-            seed=0,
-            dtype=torch.float64,
-        )
-    except CheckpointError as error:
-        raise TrainingError(str(error)) from None

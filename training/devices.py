@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed
@@ -50,6 +51,7 @@ def mixes(recipe: Recipe, device: torch.device) -> bool:
     return False
 
 
+@dataclass(frozen=True)
 class Group:
     """The processes of a run; only this one unless torchrun is used.
 
@@ -62,9 +64,8 @@ class Group:
         size: number of processes.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank = rank
-        self.size = size
+    rank: int = 0
+    size: int = 1
 
     @classmethod
     def join(cls, device: torch.device) -> "Group":

@@ -15,7 +15,7 @@ class DrawPurpose(IntEnum):
 
     DATA = 0  # which training samples there are
     WEIGHTS = 1  # the network's initial weights
-    ORDER = 2  # the order of the samples in an epoch
+    ORDER = 2  # the order of the samples, a permutation for each epoch
     BATCH = 3  # the noise and the times of a step
     FRESH = 4  # data that training never saw
     EVALUATION = 5  # starting noise and projections of the evaluation
@@ -33,11 +33,6 @@ def generator(seed: int, purpose: DrawPurpose, position: int = 0) -> np.random.G
 def seed32(seed: int, purpose: DrawPurpose, position: int = 0) -> int:
     """Return a seed in [0, 2^32) for a library that needs an integer (scikit-learn, torch)."""
     return int(np.random.SeedSequence([seed, int(purpose), position]).generate_state(1)[0])
-
-
-def order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
-    """Return the order in which `epoch` (from 0) visits the samples: a permutation, shape (samples,)."""
-    return generator(seed, DrawPurpose.ORDER, epoch).permutation(samples)
 
 
 def steps(

@@ -1,9 +1,8 @@
 """Errors of training: a small tree; each message is one line for the user, reported by `reported`.
 
-TrainingError                exit 1   something failed
+TrainingError                exit 1   something failed, such as a loss that is no longer finite
 |- DataError                 exit 1   a data file is missing, damaged or unsuitable
 |- StateError                exit 1   the saved state of a run cannot be read, written or used
-|- Diverged                  exit 1   the loss or a weight is no longer a finite number
 |- UsageError                exit 2   an option or a recipe has a value that is not allowed
 `- Stopped                   exit 130 Ctrl-C, or 143 on SIGTERM; the message says how to resume
 """
@@ -24,10 +23,6 @@ class DataError(TrainingError):
 
 class StateError(TrainingError):
     """The saved state of a run cannot be read, written or used."""
-
-
-class Diverged(TrainingError):  # noqa: N818  (named for what happened)
-    """The loss or a weight is no longer a finite number."""
 
 
 class UsageError(TrainingError):

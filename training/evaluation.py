@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,8 @@ def swd(a: ArrayLike, b: ArrayLike, projections: int = 200, seed: int = 0) -> fl
     Raises:
         ValueError: a sample is empty, shapes do not match, or a number is not finite.
     """
+    from scipy.stats import wasserstein_distance
+
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.shape[1:] != y.shape[1:] or not x.size or not y.size:
         raise ValueError(f"samples have shapes {x.shape} and {y.shape}; expected (n, *event) and (m, *event)")
@@ -45,16 +47,9 @@ def swd(a: ArrayLike, b: ArrayLike, projections: int = 200, seed: int = 0) -> fl
         raise ValueError("a sample contains a number that is not finite; leave out such rows and count them")
     directions = np.random.default_rng(seed).standard_normal((x.shape[1], projections))
     directions /= np.linalg.norm(directions, axis=0)
-    return float(_wasserstein_1d(np.sort(x @ directions, axis=0), np.sort(y @ directions, axis=0)).mean())
-
-
-def _wasserstein_1d(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the distance of each column of x (n, p) and y (m, p), both sorted down the columns; (p,)."""
-    n, m = len(x), len(y)
-    # In units of 1 / (n m) the two quantile functions jump at whole numbers, so no rounding can misplace a jump.
-    ends = np.union1d(np.arange(1, n + 1) * m, np.arange(1, m + 1) * n)
-    starts = np.concatenate([[0], ends[:-1]])
-    return (ends - starts) @ np.abs(x[starts // m] - y[starts // n]) / (n * m)
+    return float(
+        np.mean([wasserstein_distance(*along) for along in zip((x @ directions).T, (y @ directions).T, strict=True)])
+    )
 
 
 def swd_by_chance(a: ArrayLike, b: ArrayLike, seed: int = 0) -> float:
@@ -146,21 +141,21 @@ class Draw:
     Attributes:
         states: the samples that reached t = 1, (n, *event).
         rows: the rows of the reference whose conditions they have, (n,).
-        asked: number of samples, with those that did not reach t = 1.
+        requested: number of samples, with those that did not reach t = 1.
         solver: the solver, with its tolerance.
-        nfe: velocity evaluations of each sample asked for, (asked,).
+        nfe: velocity evaluations of each sample requested, (requested,).
     """
 
     states: NDArray[np.float64]
     rows: NDArray[np.int64]
-    asked: int
+    requested: int
     solver: str
     nfe: NDArray[np.int64]
 
     @property
     def failed(self) -> int:
         """Samples that did not reach t = 1."""
-        return self.asked - len(self.rows)
+        return self.requested - len(self.rows)
 
 
 def draw(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | None = None, until: float = math.inf) -> Draw:
@@ -184,10 +179,7 @@ def draw(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | None = 
     while start < total and (not parts or 2 * time.monotonic() < began + until):
         count = min(size, total - start)
         try:
-            if isinstance(network, nn.Module):
-                with limited(network, until):
-                    parts.append(_solve(network, data, seed, spec, start, count))
-            else:
+            with limited(network, until) if isinstance(network, nn.Module) else nullcontext():
                 parts.append(_solve(network, data, seed, spec, start, count))
         except TimeUp:
             if not parts:
@@ -196,7 +188,7 @@ def draw(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | None = 
         start += count
         left, spent = until - time.monotonic(), time.monotonic() - began
         size = total if left == math.inf else max(1, int(min(8 * start, 0.5 * start * left / max(spent, 1e-9))))
-    states, done, nfe = (np.concatenate(each) for each in zip(*parts, strict=True))
+    states, done, nfe = map(np.concatenate, zip(*parts, strict=True))
     solver = str(spec) if spec.rtol is None else f"{spec.solver} at {spec.rtol:g}"
     return Draw(states[done], np.flatnonzero(done), len(done), solver, nfe)
 
@@ -229,14 +221,14 @@ def quality_of(drawn: Draw, data: DataSet, seed: int) -> Quality:
         TrainingError: no sample reached t = 1.
     """
     if not len(drawn.states):
-        raise TrainingError(f"evaluation: none of {drawn.asked} samples reached t = 1; the network is not usable")
-    real, second = data.reference[: drawn.asked], data.second_reference[: drawn.asked]
+        raise TrainingError(f"evaluation: none of {drawn.requested} samples reached t = 1; the network is not usable")
+    real, second = data.reference[: drawn.requested], data.second_reference[: drawn.requested]
     return Quality(
         swd=swd(drawn.states, real, _PROJECTIONS, seed),
         swd_real=swd(second, real, _PROJECTIONS, seed),
         swd_chance=swd_by_chance(second, real, seed),
         reference=data.reference_text,
-        samples=drawn.asked,
+        samples=drawn.requested,
         projections=_PROJECTIONS,
         solver=drawn.solver,
         nfe_mean=float(drawn.nfe.mean()),

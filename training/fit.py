@@ -1,13 +1,16 @@
 """One run from recipe to published model: prepare, train or resume, publish, then measure."""
 
+import importlib.util
 import signal
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.saving import save
@@ -21,14 +24,14 @@ from training.devices import Group, choose_device
 from training.draws import DrawPurpose, seed32
 from training.errors import StateError, Stopped, TrainingError, UsageError
 from training.flow_matching import Validation
-from training.folders import TrainingMark, make_writable
+from training.folders import make_writable, training_mark
 from training.measurement import SECONDS, measure_published
 from training.parents import load_parent, pin_parent
-from training.progress import Board, ProgressBar, StopRequest
+from training.progress import Board, progress_bar, stop_requests
 from training.reflow import with_pairs
-from training.state import RunFolder
+from training.state import Header, RunFolder
 from training.student import Teacher, take_over, with_teacher
-from training.trainer import Hooks, Trainer
+from training.trainer import Trainer
 from training.user_data.data import pin
 
 
@@ -72,13 +75,19 @@ def fit(recipe: Recipe, options: Options) -> Path:
         TrainingError: the run failed; the message is one line that says what happened and what to do.
     """
     recipe = pin_parent(pin(recipe))
+
+    def say(text: str) -> None:
+        print(f"{recipe.name}: {text}", flush=True)
+
     run = RunFolder(options.runs_dir / f"{recipe.name}-{recipe.hash}")
     existing = folders.find(options.models_dir, recipe.name, recipe.hash)
     if existing and not options.force:
-        print(f"{recipe.name}: {existing} already has this recipe ({recipe.hash}); use --force to train it again")
+        say(f"{existing} already has this recipe ({recipe.hash}); use --force to train it again")
         return existing
-    if options.tensorboard:
-        Board.require()
+    if options.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise UsageError(
+            "--tensorboard needs the package tensorboard; run pip install -c constraints.txt -e '.[tensorboard]'"
+        )
     device = choose_device(options.device)
     group = Group.join(device)
     if group.rank:
@@ -88,43 +97,33 @@ def fit(recipe: Recipe, options: Options) -> Path:
     with run.locked():
         data, teacher = _prepare(recipe, options)
         for line in data.notes:
-            print(f"{recipe.name}: {line}", flush=True)
+            say(line)
         trainer = new_trainer(recipe, data, device, group, teacher)
-        _resume(trainer, run, data)
+        _resume(trainer, run, say)
         logs = None if options.tensorboard is None else options.tensorboard / run.folder.name
-        with nullcontext() if logs is None else Board(logs, trainer.step) as board:
-            _train(trainer, run, data, options, board)
+        with nullcontext() if logs is None else closing(Board(logs, trainer.step)) as board:
+            _train(trainer, run, options, board)
             group.leave()
             folder = _publish(trainer, data, options.models_dir)
             run.remove()
-            print(_summary(trainer, folder), flush=True)
-            _measure(trainer, folder, data, options, teacher, board)
+            best = "" if trainer.best is None else f", the least, after {trainer.best[0]:,} of {trainer.step:,} steps"
+            say(
+                f"trained in {trainer.seconds:.1f} s and written to {folder}; loss {trainer.last_loss:.4f}, of the "
+                f"published weights on held-out data {trainer.held_out_loss:.4f}{best}"
+            )
+            seed = seed32(recipe.seed, DrawPurpose.EVALUATION)
+            try:
+                quality = measure_published(folder, data, seed, options.seconds, teacher, say, options.examples)
+            except KeyboardInterrupt:
+                raise Stopped(
+                    f"{recipe.name}: stopped measuring; the model is in {folder}, python -m training evaluate {folder} "
+                    "measures it",
+                    signal.SIGINT,
+                ) from None
+            if board and quality:
+                values = {"swd": quality.swd, "swd_real": quality.swd_real, "nfe": quality.nfe_mean}
+                board.log({f"quality/{name}": value for name, value in values.items()}, trainer.step)
     return folder
-
-
-def _measure(
-    trainer: Trainer, folder: Path, data: DataSet, options: Options, teacher: Teacher | None, board: Board | None
-) -> None:
-    """Measure the published model; Ctrl-C ends that and keeps what is written by then."""
-    name = trainer.recipe.name
-    seed = seed32(trainer.recipe.seed, DrawPurpose.EVALUATION)
-    try:
-        quality = measure_published(
-            folder,
-            data,
-            seed,
-            options.seconds,
-            teacher,
-            lambda line: print(f"{name}: {line}", flush=True),
-            options.examples,
-        )
-    except KeyboardInterrupt:
-        raise Stopped(
-            f"{name}: stopped measuring; the model is in {folder}, python -m training evaluate {folder} measures it",
-            signal.SIGINT,
-        ) from None
-    if board and quality:
-        board.quality(quality, trainer.step)
 
 
 def _prepare(recipe: Recipe, options: Options) -> tuple[DataSet, Teacher | None]:
@@ -139,11 +138,10 @@ def _assist(recipe: Recipe, options: Options, run: RunFolder, device: torch.devi
     """Do this process's share of every step, with the same data and state as the process that writes."""
     data, teacher = _prepare(recipe, options)
     trainer = new_trainer(recipe, data, device, group, teacher)
-    saved = run.read()
-    if saved is not None:
-        trainer.restore(*saved, data.digest)
-    with StopRequest() as stop:
-        trainer.run(Hooks(lambda loss: None, lambda trainer: None, lambda: bool(stop), float("inf")))
+    if saved := run.read():
+        trainer.restore(*saved)
+    with stop_requests() as signals:
+        trainer.run(stopping=lambda: bool(signals))
     group.leave()
 
 
@@ -184,75 +182,67 @@ def new_trainer(
             f"start.checkpoint {recipe.start.checkpoint} has other weights than the network of this recipe; use the "
             "architecture and the size that it was trained with"
         )
-    return Trainer(recipe, network, data.train, device, data.conditions, validation, group, data.noise, teacher)
+    return Trainer(recipe, network, data, device, validation, group, teacher)
 
 
-def _resume(trainer: Trainer, run: RunFolder, data: DataSet) -> None:
-    """Resume from the run's state if there is one, and print what happens."""
-    name = trainer.recipe.name
-    parameters = sum(p.numel() for p in trainer.network.parameters())
+def _resume(trainer: Trainer, run: RunFolder, say: Callable[[str], None]) -> None:
+    """Resume from the run's state if there is one, and say what happens."""
     saved = run.read()
     if saved is None:
-        print(
-            f"{name}: training {parameters:,} parameters on {len(data.train):,} samples for {trainer.total_steps:,} "
-            f"steps of {trainer.recipe.batch_size:,} samples on {trainer.device.type}; state in {run.folder}",
-            flush=True,
+        parameters = sum(p.numel() for p in trainer.network.parameters())
+        say(
+            f"training {parameters:,} parameters on {len(trainer.data):,} samples for {trainer.total_steps:,} steps of "
+            f"{trainer.recipe.batch_size:,} samples on {trainer.device.type}; state in {run.folder}"
         )
         return
     tensors, header = saved
     try:
-        trainer.restore(tensors, header, data.digest)
+        trainer.restore(tensors, header)
     except StateError as error:
         raise StateError(f"{run.file}: {error}; delete {run.folder} to train from the start") from None
     torch.set_num_threads(header.threads)  # a different number would change the last bits
-    print(
-        f"{name}: resuming at step {trainer.step:,} of {trainer.total_steps:,} from {run.folder}, "
-        f"with {header.threads} threads as before",
-        flush=True,
+    say(
+        f"resuming at step {trainer.step:,} of {trainer.total_steps:,} from {run.folder}, with {header.threads} "
+        "threads as before"
     )
     if trainer.device.type != header.device:
-        print(
-            f"{name}: note: the run began on {header.device} and resumes on {trainer.device.type}; the last bits of "
-            "the weights will differ from those of an uninterrupted run",
-            flush=True,
+        say(
+            f"note: the run began on {header.device} and resumes on {trainer.device.type}; the last bits of the "
+            "weights will differ from those of an uninterrupted run"
         )
 
 
-def _train(trainer: Trainer, run: RunFolder, data: DataSet, options: Options, board: Board | None) -> None:
+def _train(trainer: Trainer, run: RunFolder, options: Options, board: Board | None) -> None:
     """Run the remaining steps; on Ctrl-C or SIGTERM save and raise Stopped."""
-
-    def write(trainer: Trainer) -> None:
-        if board:
-            board.flush()
-        run.write(*trainer.state(data.digest))
-
-    recipe = trainer.recipe
+    name = trainer.recipe.name
     with (
-        StopRequest() as stop,
-        TrainingMark(options.models_dir, recipe.name) as mark,
-        ProgressBar(recipe.name, trainer.total_steps, trainer.step, mark.update) as progress,
+        stop_requests() as signals,
+        training_mark(options.models_dir, name) as mark,
+        progress_bar(name, trainer.total_steps, trainer.step, mark) as progress,
     ):
+
+        def after(loss: float | None) -> None:
+            progress(loss)
+            if board and trainer.step % trainer.steps_per_epoch == 0:
+                board.epoch(trainer)
+
+        def write(tensors: dict[str, Tensor], header: Header) -> None:
+            if board:
+                board.flush()
+            run.write(tensors, header)
+
         try:
-            hooks = Hooks(progress.step, write, lambda: bool(stop), options.save_every)
-            complete = trainer.run(replace(hooks, epoch=board.epoch) if board else hooks)
+            complete = trainer.run(after, write, lambda: bool(signals), options.save_every)
         except TrainingError as error:
             explained = isinstance(error, StateError) or not run.file.exists()  # a failed write says what is left
             state = "" if explained else f"; the last good state is kept in {run.folder}"
-            raise type(error)(f"{recipe.name}: {error}{state}") from None
-    if stop.signum is not None and not complete:
+            raise type(error)(f"{name}: {error}{state}") from None
+    if signals and not complete:
         raise Stopped(
-            f"{recipe.name}: stopped at step {trainer.step:,} of {trainer.total_steps:,}; state saved in "
-            f"{run.folder}, run the same command to resume",
-            stop.signum,
+            f"{name}: stopped at step {trainer.step:,} of {trainer.total_steps:,}; state saved in {run.folder}, run "
+            "the same command to resume",
+            signals[0],
         )
-
-
-def _summary(trainer: Trainer, folder: Path) -> str:
-    best = "" if trainer.best is None else f", the least, after {trainer.best[0]:,} of {trainer.step:,} steps"
-    return (
-        f"{trainer.recipe.name}: trained in {trainer.seconds:.1f} s and written to {folder}; loss "
-        f"{trainer.last_loss:.4f}, of the published weights on held-out data {trainer.held_out_loss:.4f}{best}"
-    )
 
 
 _COUPLINGS = {"independent": "independent", "ot": "minibatch optimal-transport"}

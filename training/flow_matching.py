@@ -52,19 +52,14 @@ def optimal_coupling(
     from scipy.optimize import linear_sum_assignment
 
     a, b = (x.reshape(len(x), -1).astype(np.float64) for x in (x1, x0))
-    partner = np.arange(len(a))
-    for rows in _equal(conditions, len(a)):
+    partner, groups = np.arange(len(a)), [np.arange(len(a))]
+    if conditions is not None:  # the rows of each one
+        group = np.unique(conditions, axis=0, return_inverse=True)[1].reshape(-1)
+        groups = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
+    for rows in groups:
         # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, and the first two terms have the same sum for every pairing.
         partner[rows] = rows[linear_sum_assignment(-(a[rows] @ b[rows].T))[1]]
     return partner
-
-
-def _equal(conditions: NDArray[Any] | None, count: int) -> list[NDArray[np.int64]]:
-    """Return the rows of each distinct condition; all rows, if there are no conditions."""
-    if conditions is None:
-        return [np.arange(count)]
-    group = np.unique(conditions, axis=0, return_inverse=True)[1].reshape(-1)
-    return np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
 
 
 def flow_matching_loss(network: nn.Module, x0: Tensor, x1: Tensor, t: Tensor, *condition: Tensor) -> Tensor:

@@ -1,13 +1,16 @@
 """Folders that can be written to, and the versions of published models in them, read without importing torch."""
 
 import contextlib
+import csv
 import fcntl
+import io
 import json
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
-from models.regular import open_regular
+from models.regular import open_regular, write_atomically
 from training.errors import TrainingError
 
 
@@ -26,43 +29,63 @@ def make_writable(folder: Path, what: str) -> None:
         raise TrainingError(f"{what} {folder} cannot be written to: {error.strerror}") from None
 
 
+def write_results(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files by their names, each whole or not at all.
+
+    Raises:
+        TrainingError: one cannot be written.
+    """
+    for name, content in files.items():
+        try:
+            write_atomically(folder / name, content)
+        except OSError as error:
+            raise TrainingError(f"{folder / name}: cannot be written: {error.strerror}") from None
+
+
+def csv_of(rows: Iterable[Iterable[object]]) -> bytes:
+    """Return rows as the text of a .csv."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
 _CARD = "card.json"
 
 
-class TrainingMark:
-    """The file that tells a service that a model is being trained; see `models.repository.Repository.training`.
+@contextlib.contextmanager
+def training_mark(models_dir: Path, name: str) -> Iterator[Callable[[float | None], None]]:
+    """Keep a file that tells a service that a model is being trained; see `models.repository.Repository.training`.
 
     If it cannot be written, training goes on without it.
+
+    Yields:
+        A function that notes how many seconds the training will take.
     """
+    from models.repository import TRAINING_FOLDER  # imports torch
 
-    def __init__(self, models_dir: Path, name: str) -> None:
-        from models.repository import TRAINING_FOLDER  # imports torch
+    path = models_dir / TRAINING_FOLDER / f"{name}.json"
+    file: TextIO | None = None
 
-        self._path = models_dir / TRAINING_FOLDER / f"{name}.json"
-        self._file: TextIO | None = None
-
-    def __enter__(self) -> Self:
+    def note(left_s: float | None) -> None:
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self.update(None)
-        return self
+            if file is not None:
+                file.truncate(0)
+                file.write(json.dumps({"left_s": left_s}))
+                file.flush()
 
-    def update(self, left_s: float | None) -> None:
-        """Note how many seconds the training will take."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.truncate(0)
-                self._file.write(json.dumps({"left_s": left_s}))
-                self._file.flush()
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)
-                self._file.close()
-                self._path.parent.rmdir()  # unless another model is being trained
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    note(None)
+    try:
+        yield note
+    finally:
+        with contextlib.suppress(OSError):
+            if file is not None:
+                path.unlink(missing_ok=True)
+                file.close()
+                path.parent.rmdir()  # unless another model is being trained
 
 
 def versions(models_dir: Path, name: str) -> list[Path]:

@@ -87,17 +87,17 @@ def read_mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
     pictures = train[chosen].astype(np.float64) / 255
     unseen_pictures = test[unseen].astype(np.float64) / 255
     if config.components:
-        made = components(pictures, unseen_pictures, config.components, (28, 28), "digits")
+        form, space = "components", components(pictures, unseen_pictures, config.components, (28, 28), "digits")
     else:
-        made = pixels(pictures, unseen_pictures, (28, 28))
+        form, space = "pixels", pixels(pictures, unseen_pictures, (28, 28))
     labels = mnist.labels(data_dir, len(train), len(test)) if config.conditional else None
     return DataSet(
-        train=made.train,
-        reference=made.held_out[:fresh],
-        second_reference=made.held_out[fresh:],
-        reference_text=f"{fresh} digits of MNIST's test set, in the same {made.space}",
-        decoder=made.decoder,
-        card={"name": "mnist", "source": source, "samples": config.samples, **made.card},
+        train=space.train,
+        reference=space.held_out[:fresh],
+        second_reference=space.held_out[fresh:],
+        reference_text=f"{fresh} digits of MNIST's test set, in the same {form}",
+        decoder=space.decoder,
+        card={"name": "mnist", "source": source, "samples": config.samples, **space.card},
         condition=NamedCondition.label(10) if labels else None,
         conditions=labels[0][chosen] if labels else None,
         reference_conditions=labels[1][unseen[:fresh]] if labels else None,

@@ -4,7 +4,6 @@ A model is published as soon as it is trained, and measured afterwards, for a li
 and written to `report.json` and `frontier.json` beside the weights, so the checkpoint itself never changes.
 """
 
-import csv
 import io
 import math
 import sys
@@ -21,23 +20,22 @@ from torch import Tensor
 from models.checkpoint.bound import REPORT_FILE, BoundFileError, add_to_report, read_report
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
-from models.regular import write_atomically
 from models.shapes import sized
-from models.velocity import FieldKind
 from selection.choice import USUAL_ERROR
 from selection.error import Ends, Field, NoErrors, exact_ends, solve
 from selection.frontier import Curve, percent, store_frontier
 from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS
 from solvers import SolverSpec, Status
+from training.comparison import report_on
 from training.data import data_of
 from training.dataset import DataSet
 from training.errors import TrainingError, UsageError
 from training.evaluation import Quality, TimeUp, draw, evaluate, limited, quality_of, swd, swd_by_chance
-from training.folders import make_writable
+from training.folders import csv_of, make_writable, write_results
 from training.page import PAGE_FILE, page
 from training.price import FewSteps, Price, few_steps, price
-from training.report import SampleReport, report_on
+from training.report import SampleReport
 from training.solving import open_checkpoint, parse_solver
 from training.student import Teacher
 
@@ -97,7 +95,8 @@ def measure_published(
         with limited(checkpoint.velocity, until):
             cost = _cost(checkpoint, data, seed, until, report, teacher, say)
     except TimeUp:
-        say(f"not all was measured in {seconds:g} s; {_again(folder)} takes as long as you give it")
+        again = f"python -m training evaluate {folder}"
+        say(f"not all was measured in {seconds:g} s; {again} takes as long as you give it")
         return None
     if cost is not None:
         for line in cost.lines():
@@ -117,10 +116,6 @@ def examples_of(data: DataSet) -> list[Any]:
         decoded = data.decoder(torch.from_numpy(data.reference[:count])).double().numpy()
     digits = 6 if len(shape) == 1 else 3
     return np.array([float(f"{value:.{digits}g}") for value in decoded.ravel()]).reshape(decoded.shape).tolist()
-
-
-def _again(folder: Path) -> str:
-    return f"python -m training evaluate {folder}"
 
 
 def assess(
@@ -144,26 +139,16 @@ def assess(
     """
     drawn = draw(checkpoint.velocity, data, seed, until=until)
     if len(drawn.states) < 2:
-        say(f"WARNING: {drawn.failed} of {drawn.asked} samples did not reach t = 1; the network is not usable")
+        say(f"WARNING: {drawn.failed} of {drawn.requested} samples did not reach t = 1; the network is not usable")
         return None, None
     quality, report = quality_of(drawn, data, seed), report_on(drawn, data, seed)
     for line in (*report.lines(), *quality.lines()):
         say(line)
     keep(checkpoint, quality=asdict(quality), report=report.record())
     written = page(f"{checkpoint.card.name} v{checkpoint.path.name}", report, drawn, data, real)
-    try:
-        write_atomically(checkpoint.path / PAGE_FILE, written.encode())
-    except OSError as error:
-        raise TrainingError(f"{checkpoint.path / PAGE_FILE}: cannot be written: {error.strerror}") from None
+    write_results(checkpoint.path, {PAGE_FILE: written.encode()})
     say(f"the whole report, with tables and pictures: {checkpoint.path / PAGE_FILE}")
     return quality, report
-
-
-def _stored(checkpoint: Checkpoint) -> dict[str, Any]:
-    try:
-        return dict(read_report(checkpoint.path, checkpoint.card))
-    except BoundFileError:
-        return {}
 
 
 def keep(checkpoint: Checkpoint, **parts: Any) -> None:
@@ -184,7 +169,7 @@ def _cost(
 ) -> Price | FewSteps | None:  # fmt: skip
     """Measure frontier and price; no price is named for a model whose samples are not like the data."""
     if teacher is not None:
-        with limited(teacher.to(torch.device("cpu")).parent.velocity, until):
+        with limited(teacher.parent.velocity.to("cpu"), until):
             theirs = evaluate(teacher.velocity, data, seed)
         return few_steps(checkpoint.velocity, data, seed, teacher.parent.card.name, theirs)
     conditions = conditions_of(checkpoint, data, PRICED)
@@ -193,7 +178,7 @@ def _cost(
         say("price: none is named, because the samples are not like the data, whatever they cost")
         return None
     x0 = noise(0, 0, PRICED, checkpoint.card.event_of(), checkpoint.dtype)
-    return cost_of(checkpoint, x0, conditions, data, curve)
+    return _price(checkpoint, x0, conditions, data, curve)
 
 
 def conditions_of(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> Tensor | None:
@@ -202,9 +187,8 @@ def conditions_of(checkpoint: Checkpoint, data: DataSet | None, samples: int) ->
     if condition is None:
         return None
     if data is not None and data.reference_conditions is not None:
-        given = torch.from_numpy(data.reference_conditions)
-        given = given[torch.arange(samples) % len(given)]
-        return given.to(checkpoint.dtype) if given.is_floating_point() else given
+        rows = torch.from_numpy(np.resize(data.reference_conditions, (samples, *data.reference_conditions.shape[1:])))
+        return rows.to(checkpoint.dtype) if rows.is_floating_point() else rows
     return condition.examples(samples, checkpoint.dtype, nulls=False)
 
 
@@ -221,7 +205,7 @@ def frontier_of(
     Raises:
         TrainingError: it cannot be measured or written.
     """
-    text = conditions_text(data)
+    text = _of_data(data)
     try:
         frontier = measure(
             checkpoint,
@@ -238,20 +222,17 @@ def frontier_of(
     return frontier.curve(None)
 
 
-def conditions_text(data: DataSet | None) -> str:
+def _of_data(data: DataSet | None) -> str:
     """Return what the frontier says of its conditions; empty if they are not those of data."""
     return "those of unseen data" if data is not None and data.reference_conditions is not None else ""
 
 
-def cost_of(
+def _price(
     checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None, curve: Curve | None
-) -> Price | FewSteps | None:
-    """Return the cost of solving the model; None for a field of average velocity without data to compare with."""
-    if checkpoint.card.field.takes_ends:
-        return None if data is None else few_steps(checkpoint.velocity, data, 0)
+) -> Price | None:
     if curve is None:
         return None
-    rows, about = (None, "") if conditions is None else (conditions[:PRICED], conditions_text(data))
+    rows, about = (None, "") if conditions is None else (conditions[:PRICED], _of_data(data))
     return price(checkpoint.velocity, x0[:PRICED], curve, rows, about)
 
 
@@ -313,19 +294,29 @@ def evaluate_checkpoint(
     average = checkpoint.card.field.takes_ends
     texts = solvers or (FEW_STEPS if average else DEFAULT_SOLVERS)
     specs = [parse_solver(text, checkpoint.plans) for text in texts]
-    _check_fit(specs, checkpoint.card.field, path)
+    kind = checkpoint.card.field
+    for spec in specs:
+        if why := kind.check_solver(spec.solver):
+            raise UsageError(f"--solver is {spec}; {path}: {why}; use {kind.solver}-2, for example")
     data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))
-        assess(checkpoint, data, 0, math.inf, print, "examples" in _stored(checkpoint))
+        try:
+            examples = "examples" in read_report(path, checkpoint.card)
+        except BoundFileError:
+            examples = False
+        assess(checkpoint, data, 0, math.inf, print, examples)
     conditions = conditions_of(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
-    try:
-        ends = None if average else Ends.of(exact_ends(Field(checkpoint.velocity, conditions), x0))
-    except NoErrors as error:
-        raise TrainingError(f"evaluate: {error}") from None
-    curve = None if average else frontier_of(checkpoint, conditions, data, guidances, seconds)
-    cost = cost_of(checkpoint, x0, conditions, data, curve)
+    if average:
+        ends, cost = None, None if data is None else few_steps(checkpoint.velocity, data, 0)
+    else:
+        try:
+            ends = Ends.of(exact_ends(Field(checkpoint.velocity, conditions), x0))
+        except NoErrors as error:
+            raise TrainingError(f"evaluate: {error}") from None
+        curve = frontier_of(checkpoint, conditions, data, guidances, seconds)
+        cost = _price(checkpoint, x0, conditions, data, curve)
     rows = [_measure(checkpoint, spec, x0, conditions, ends, data) for spec in specs]
     chance = None if data is None else swd_by_chance(data.second_reference[:samples], data.reference[:samples])
     print(_table(rows, chance, note), *(cost.lines() if cost else ()), sep="\n")
@@ -341,12 +332,6 @@ def evaluate_checkpoint(
     keep(checkpoint, evaluation=record)
     print(f"written to {out} and to {path / REPORT_FILE}")
     return rows
-
-
-def _check_fit(specs: Sequence[SolverSpec], kind: FieldKind, path: Path) -> None:
-    for spec in specs:
-        if why := kind.check_solver(spec.solver):
-            raise UsageError(f"--solver is {spec}; {path}: {why}; use {kind.solver}-2, for example")
 
 
 def _measure(
@@ -381,10 +366,6 @@ def _write(rows: Sequence[SolverRow], out: Path, title: str) -> None:
     mpl.use("Agg")
     from matplotlib.figure import Figure
 
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(asdict(rows[0])))
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     average = all(row.p95_high is None for row in rows)
@@ -397,8 +378,5 @@ def _write(rows: Sequence[SolverRow], out: Path, title: str) -> None:
     axes.legend()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
-    try:
-        write_atomically(out / "evaluation.csv", text.getvalue().encode())
-        write_atomically(out / "evaluation.png", picture.getvalue())
-    except OSError as error:
-        raise TrainingError(f"{out}: cannot be written: {error.strerror}") from None
+    table = csv_of([asdict(rows[0]), *(asdict(row).values() for row in rows)])
+    write_results(out, {"evaluation.csv": table, "evaluation.png": picture.getvalue()})

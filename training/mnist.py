@@ -32,13 +32,8 @@ def load(data_dir: Path | None) -> tuple[NDArray[np.uint8], NDArray[np.uint8], s
     if data_dir is None:
         pixels = np.asarray(_download()[0], dtype=np.uint8)
         return pixels[:_TRAINING_DIGITS], pixels[_TRAINING_DIGITS:], "scikit-learn fetch_openml('mnist_784')"
-    if folder := _folder(data_dir, FILES):
-        train, test = (read_digits(folder / name) for name in FILES)
-        return train, test, "IDX files"
-    raise DataError(
-        f"data folder {data_dir} has no MNIST: looked for {' and '.join(FILES)} there and in its subfolder mnist. "
-        "Put them there, or leave --data-dir and PATHLINE_DATA_DIR out to download them"
-    )
+    train, test = map(read_digits, _files(data_dir, "MNIST", FILES))
+    return train, test, "IDX files"
 
 
 def labels(data_dir: Path | None, train: int, test: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -50,16 +45,19 @@ def labels(data_dir: Path | None, train: int, test: int) -> tuple[NDArray[np.int
     if data_dir is None:
         numbers = np.asarray(_download()[1]).astype(np.int64)
         return numbers[:train], numbers[train:]
-    if folder := _folder(data_dir, LABEL_FILES):
-        first, second = LABEL_FILES
-        return read_labels(folder / first, train), read_labels(folder / second, test)
-    raise DataError(f"data folder {data_dir} has no MNIST labels: put {' and '.join(LABEL_FILES)} beside the pictures")
+    first, second = _files(data_dir, "MNIST labels", LABEL_FILES)
+    return read_labels(first, train), read_labels(second, test)
 
 
-def _folder(data_dir: Path, files: tuple[str, str]) -> Path | None:
-    """Return the folder that has one of the files: the given one, or its subfolder `mnist`."""
-    folders = (data_dir, data_dir / "mnist")
-    return next((folder for folder in folders if any((folder / name).is_file() for name in files)), None)
+def _files(data_dir: Path, what: str, names: tuple[str, str]) -> list[Path]:
+    """Return both files, from the folder that has one of them: the given one, or its subfolder `mnist`."""
+    for folder in (data_dir, data_dir / "mnist"):
+        if any((folder / name).is_file() for name in names):
+            return [folder / name for name in names]
+    raise DataError(
+        f"data folder {data_dir} has no {what}: looked for {' and '.join(names)} there and in its subfolder mnist. "
+        "Put them there, or leave --data-dir and PATHLINE_DATA_DIR out to download them"
+    )
 
 
 def read_digits(path: Path) -> NDArray[np.uint8]:

@@ -19,10 +19,10 @@ from training.report import Correlations, GroupReport, SampleReport
 PAGE_FILE = "report.html"
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 1.5rem auto; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 1.5rem auto; padding: 0 1rem; }
 :root { color-scheme: light dark; } .warning { color: #c33; } h2 { margin: 1.6rem 0 .4rem; font-size: 1.1rem; }
 table { border-collapse: collapse; display: block; overflow-x: auto; } td, th { padding: .15rem .7rem .15rem 0; }
-td, th { text-align: right; white-space: nowrap; }
+td, th { text-align: right; vertical-align: bottom; } td { white-space: nowrap; vertical-align: middle; }
 td:first-child, th:first-child { text-align: left; white-space: normal; }
 .pair { display: flex; flex-wrap: wrap; gap: 1.5rem; } figure { margin: 0; } img { max-width: 100%; width: 26rem; }
 svg { width: 8rem; min-width: 8rem; height: 1.8rem; vertical-align: middle; overflow: visible; }
@@ -50,10 +50,15 @@ def page(title: str, report: SampleReport, drawn: Draw, data: DataSet, real: boo
         data.decoder.decode(torch.from_numpy(np.asarray(states[:shown], np.float32))).double().numpy()
         for states in (drawn.states, data.reference)
     )
+    lines = [
+        f"<li{' class=warning' * line.startswith('WARNING: ')}>"
+        + escape(line.removeprefix("is it any good? ").removeprefix("WARNING: "))
+        for line in report.lines()
+    ]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>{escape(title)}</title><style>{_STYLE}</style><h1>{escape(title)}: is it any good?</h1>",
-        "<ul>", *(_sentence(line.removeprefix("is it any good? ")) for line in report.lines()), "</ul>",
+        "<ul>", *lines, "</ul>",
         *_sheets(samples, held_out, data, real),
         *_overall(report),
         *_columns(report, samples, held_out),
@@ -61,11 +66,6 @@ def page(title: str, report: SampleReport, drawn: Draw, data: DataSet, real: boo
         *(_correlations(report.correlations) if report.correlations else ()),
     ]  # fmt: skip
     return "\n".join(parts)
-
-
-def _sentence(line: str) -> str:
-    warning = line.startswith("WARNING: ")
-    return f"<li{' class=warning' if warning else ''}>{escape(line.removeprefix('WARNING: '))}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
@@ -79,10 +79,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -
 def _overall(report: SampleReport) -> Iterator[str]:
     yield "<h2>All samples</h2>"
     rows = [
-        ("a judge tells samples from unseen data in", f"{report.told_apart:.1%}", "50 %"),
+        ("a judge tells samples from unseen data in", f"{report.told_apart:.1%}", "50%"),
         ("it may do so by chance in up to", f"{report.by_chance:.1%}", ""),
-        ("it tells training data from unseen data in", f"{report.real_told_apart:.1%}", "50 %"),
-        ("samples nearer to training data than half of the unseen data are", f"{report.nearer:.1%}", "50 %"),
+        ("it tells training data from unseen data in", f"{report.real_told_apart:.1%}", "50%"),
+        ("samples nearer to training data than half of the unseen data are", f"{report.nearer:.1%}", "50%"),
         ("samples that did not reach t = 1", str(report.failed), "0"),
     ]
     yield _table(("", "", "right"), rows)
@@ -97,12 +97,15 @@ def _columns(report: SampleReport, samples: NDArray[np.float64], real: NDArray[n
             f"<td{' class=warning' if column.far else ''}>{escape(column.name)}",
             _histogram(samples[:, place], real[:, place]),
             f"{column.distance:.2f}",
-            *("{} ... <b>{}</b> ... {}".format(*map(_number, each)) for each in (column.samples, column.data)),
+            *(
+                "{} ... <b>{}</b> ... {}".format(*map(_number, quantiles))
+                for quantiles in (column.samples, column.data)
+            ),
         ]
         for place, column in enumerate(report.columns[:_COLUMNS])
     ]
     by_chance = f"distance (chance: {report.columns[0].by_chance:.2f})"
-    yield _table(("column", "", by_chance, "95 % and median of samples", "of unseen rows"), rows)
+    yield _table(("column", "", by_chance, "95% and median of samples", "of unseen rows"), rows)
 
 
 def _number(value: float) -> str:

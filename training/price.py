@@ -81,6 +81,9 @@ def price(velocity: nn.Module, x0: Tensor, curve: Curve, conditions: Tensor | No
     assert solution.saved is not None  # noqa: S101  (save_at was given)
     states = solution.saved.double().flatten(2)
     straightness, bend = _straightness(states[states.isfinite().flatten(1).all(1)].numpy())
+    trace = solution.trace
+    largest = np.zeros(int(trace.sample.max()) + 1)  # |eigenvalue| of each sample, estimated along its steps
+    np.maximum.at(largest, trace.sample, np.nan_to_num(trace.stiffness / np.abs(trace.h), nan=0.0, posinf=0.0))
     cheapest, answers = list[tuple[str, int] | None](), list[str]()
     for target in TARGETS:
         try:
@@ -99,7 +102,7 @@ def price(velocity: nn.Module, x0: Tensor, curve: Curve, conditions: Tensor | No
         answers=answers,
         straightness=straightness,
         bend=bend,
-        stiffness=_stiffness(solution.trace.sample, solution.trace.stiffness, solution.trace.h),
+        stiffness=float(largest.mean()),
     )
 
 
@@ -110,13 +113,6 @@ def _straightness(states: NDArray[np.float64]) -> tuple[float, float]:
     count = pieces.shape[1]
     bend = np.square(pieces * count - chord[:, None]).sum(2).mean() / np.square(chord).sum(1).mean()
     return float(ratio.mean()), float(bend)
-
-
-def _stiffness(sample: NDArray[np.int64], signal: NDArray[np.float64], h: NDArray[np.float64]) -> float:
-    """Return the mean over samples of the largest |eigenvalue| estimated along the steps of a trace."""
-    largest = np.zeros(int(sample.max()) + 1)
-    np.maximum.at(largest, sample, np.nan_to_num(signal / np.abs(h), nan=0.0, posinf=0.0))
-    return float(largest.mean())
 
 
 STEPS = (1, 2, 4)

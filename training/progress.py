@@ -1,105 +1,87 @@
 """What a run shows and obeys: progress on stderr, logs for TensorBoard, and stop signals."""
 
 import contextlib
-import importlib.util
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from training.errors import UsageError
 from training.folders import make_writable
 
 if TYPE_CHECKING:
-    from training.evaluation import Quality
     from training.trainer import Trainer
 
 _LINE_EVERY, _TELL_EVERY = 10.0, 2.0  # seconds between two lines in a log, and between two calls of `tell`
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class ProgressBar:
-    """Shows steps done, the loss and the time left: a bar on a terminal, an occasional line in a log file.
+@contextlib.contextmanager
+def progress_bar(
+    name: str, total: int, initial: int = 0, tell: Callable[[float], None] = lambda left_s: None
+) -> Iterator[Callable[[float | None], None]]:
+    """Show steps done, the loss and the time left: a bar on a terminal, an occasional line in a log file.
 
     Args:
         name: the model in training.
         total: total number of steps.
         initial: steps done before this process.
         tell: called every two seconds with the seconds left.
+
+    Yields:
+        A function that counts a step; its argument is the mean loss of the last whole epoch, or None in the first.
     """
+    done, begin = initial, time.monotonic()
+    line_at = told_at = begin
 
-    def __init__(
-        self, name: str, total: int, initial: int = 0, tell: Callable[[float], None] = lambda left_s: None
-    ) -> None:
-        self._name, self._total, self._initial, self._done = name, total, initial, initial
-        self._loss: float | None = None
-        self._begin = self._line = self._told = time.monotonic()
-        self._tell = tell
-        self._bar: tqdm | None = None
-        if sys.stderr.isatty():
-            self._bar = tqdm(total=total, initial=initial, desc=name, unit="step", dynamic_ncols=True, file=sys.stderr)
-
-    def step(self, loss: float | None) -> None:
-        """Count a step; `loss` is the mean of the last whole epoch, or None in the first."""
-        self._done += 1
+    def step(loss: float | None) -> None:
+        nonlocal done, line_at, told_at
+        done += 1
         now = time.monotonic()
-        left = (now - self._begin) / (self._done - self._initial) * (self._total - self._done)
-        if now - self._told > _TELL_EVERY:
-            self._told = now
-            self._tell(left)
-        if self._bar is not None:
-            if loss != self._loss and loss is not None:
-                self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
-            self._bar.update()
-        elif now - self._line > _LINE_EVERY:
-            self._line = now
-            shown = "" if loss is None else f", loss {loss:.4f}"
-            print(
-                f"{self._name}: step {self._done}/{self._total}{shown}, {left:.0f} s left", file=sys.stderr, flush=True
-            )
-        self._loss = loss
+        left_s = (now - begin) / (done - initial) * (total - done)
+        shown = "" if loss is None else f"loss {loss:.4f}"
+        if now - told_at > _TELL_EVERY:
+            told_at = now
+            tell(left_s)
+        bar.set_postfix_str(shown, refresh=False)
+        bar.update()
+        if bar.disable and now - line_at > _LINE_EVERY:
+            line_at = now
+            parts = filter(None, [f"{name}: step {done}/{total}", shown, f"{left_s:.0f} s left"])
+            print(", ".join(parts), file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    with tqdm(
+        total=total, initial=initial, desc=name, unit="step", dynamic_ncols=True, file=sys.stderr,
+        disable=not sys.stderr.isatty(),
+    ) as bar:  # fmt: skip
+        yield step
 
 
-class StopRequest:
-    """Context in which the first Ctrl-C or SIGTERM is only recorded; a second one has its usual effect.
+@contextlib.contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """Only record the first Ctrl-C or SIGTERM, in the list yielded; a second one has its usual effect.
 
     A half-done step would leave weights that a resumed run could not reproduce, so the loop finishes the step and then
     checks for a request.
-
-    Attributes:
-        signum: the signal received, or None.
     """
+    received: list[int] = []
 
-    def __init__(self) -> None:
-        self.signum: int | None = None
-        self._before: dict[int, Any] = {}
+    def note(signum: int, frame: FrameType | None) -> None:
+        received.append(signum)
+        restore()
 
-    def __bool__(self) -> bool:
-        return self.signum is not None
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
-        return self
-
-    def _note(self, signum: int, frame: FrameType | None) -> None:
-        self.signum = signum
-        self.__exit__()
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+    def restore() -> None:
+        for number, handler in before.items():
             signal.signal(number, handler)
+
+    before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        restore()
 
 
 class Board:
@@ -113,12 +95,10 @@ class Board:
         step: steps that the run has done.
 
     Raises:
-        UsageError: the package is not installed.
         TrainingError: the folder cannot be written to.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        self.require()
         from torch.utils.tensorboard import SummaryWriter
 
         make_writable(folder, "TensorBoard folder")
@@ -126,18 +106,6 @@ class Board:
         self._writer: Any = None
         with self._aside():
             self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
-
-    @staticmethod
-    def require() -> None:
-        """Check, before any work, that TensorBoard is installed; it is optional.
-
-        Raises:
-            UsageError: it is not.
-        """
-        if importlib.util.find_spec("tensorboard") is None:
-            raise UsageError(
-                "--tensorboard needs the package tensorboard; run pip install -c constraints.txt -e '.[tensorboard]'"
-            )
 
     def epoch(self, trainer: "Trainer") -> None:
         """Log the epoch that has just ended."""
@@ -150,24 +118,19 @@ class Board:
             values["loss/held_out"] = sum(by_time) / bins
             for part, loss in enumerate(by_time):
                 values[f"loss_by_time/{part / bins:.1f}-{(part + 1) / bins:.1f}"] = loss
-        self._log(values, trainer.step)
+        self.log(values, trainer.step)
 
-    def quality(self, quality: "Quality", step: int) -> None:
-        """Log the sample quality of the published network."""
-        values = {"quality/swd": quality.swd, "quality/swd_real": quality.swd_real, "quality/nfe": quality.nfe_mean}
-        self._log(values, step)
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Log numbers by their names after a number of steps."""
+        with self._aside():
+            for name, value in values.items() if self._writer else ():
+                self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
         """Write pending logs to disk; called before a state is saved, so that the logs up to it are complete."""
         with self._aside():
-            if self._writer is not None:
+            if self._writer:
                 self._writer.flush()
-
-    def _log(self, values: dict[str, float], step: int) -> None:
-        with self._aside():
-            if self._writer is not None:
-                for name, value in values.items():
-                    self._writer.add_scalar(name, value, step)
 
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
@@ -179,10 +142,8 @@ class Board:
             reason = error.strerror or error
             print(f"training: TensorBoard logs in {self.folder} end here: {reason}", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Write pending logs and close the file."""
         with self._aside():
-            if self._writer is not None:
+            if self._writer:
                 self._writer.close()

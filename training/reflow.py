@@ -10,8 +10,6 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,7 @@ from training.dataset import DataSet
 from training.draws import DrawPurpose, seed32
 from training.errors import DataError, TrainingError
 from training.folders import make_writable
-from training.parents import ParentVelocity, check_fit, load_parent
+from training.parents import check_fit, load_parent, parent_velocity
 from training.solving import parse_solver
 
 _PART = 2048
@@ -62,65 +60,32 @@ def with_pairs(recipe: Recipe, data: DataSet, runs_dir: Path) -> DataSet:
         DataError: the file has no pairs of this parent.
         TrainingError: a path did not reach its end, or a part cannot be written.
     """
-    given = recipe.reflow
-    assert given is not None  # noqa: S101  (callers check)
-    parent = load_parent(given, "reflow")
-    check_fit(parent.card, data, given, "reflow")
-    if given.file:
-        return _from_file(given, parent.card, data)
-    count = given.pairs or len(data.train)
-    chosen = np.resize(draws.generator(recipe.seed, DrawPurpose.PAIRS).permutation(len(data.train)), count)
-    conditions = None if data.conditions is None else data.conditions[chosen]
-    folder = runs_dir / f"pairs-{_key(recipe, data, count)}"
-    make_writable(folder, "pairs folder")
-    x0 = noise(seed32(recipe.seed, DrawPurpose.PAIRS), 0, count, data.train.shape[1:], parent.dtype)
-    parts = []
-    starts = range(0, count, _PART)
-    with _alone(folder):
-        missing = sum(not _part(folder, start).exists() for start in starts)
-        if missing:
-            print(
-                f"{recipe.name}: {count:,} pairs from {given.checkpoint} by {given.solver}, kept in {folder}",
-                flush=True,
-            )
-        for start in tqdm(starts, desc="pairs", unit="part", disable=not missing):
-            rows = slice(start, start + _PART)
-            selected = None if conditions is None else torch.from_numpy(conditions[rows])
-            if selected is not None and selected.is_floating_point():
-                selected = selected.to(parent.dtype)
-            parts.append(_ends(_part(folder, start), parent, x0[rows], selected, given.solver, given.guidance))
-    solved = {"solver": given.solver, "guidance": given.guidance}
-    return _paired(given, parent.card, data, np.concatenate(parts), x0.to(torch.float32).numpy(), conditions, solved)
+    config = recipe.reflow
+    assert config is not None  # noqa: S101  (callers check)
+    parent = load_parent(config, "reflow")
+    check_fit(parent.card, data, config, "reflow")
+    if config.file:
+        ends, x0, conditions, solved = _from_file(config, parent.card, data)
+    else:
+        ends, x0, conditions = _drawn(recipe, config, parent, data, runs_dir)
+        solved = {"solver": config.solver, "guidance": config.guidance}
+    origin = {"parent": parent.card.name, "parent_weights_sha256": config.sha256, "data_sha256": data.digest}
+    card = {key: value for key, value in data.card.items() if key != "sha256"}
+    card["reflow"] = {**origin, "pairs": len(ends), **solved}
+    return replace(data, train=ends, noise=x0, conditions=conditions, card=card)
 
 
-def _paired(
-    given: ReflowConfig,
-    parent: Card,
-    data: DataSet,
-    ends: NDArray[np.float32],
-    x0: NDArray[np.float32],
-    conditions: NDArray[Any] | None,
-    solved: dict[str, Any],
-) -> DataSet:
-    """Return the data set with pairs in place of its samples, and a card that records their origin."""
-    reflow = {"parent": parent.name, "parent_weights_sha256": given.sha256, "data_sha256": data.digest}
-    card = {**data.card, "reflow": reflow | {"pairs": len(ends), **solved}}
-    return replace(
-        data,
-        train=ends,
-        noise=x0,
-        conditions=conditions,
-        card={key: value for key, value in card.items() if key != "sha256"},
-    )
+Pairs = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[Any] | None]
+"""Ends of paths and their noise, (pairs, *event), and their conditions as the network takes them."""
 
 
-def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
-    """Return the data set with pairs from a file.
+def _from_file(config: ReflowConfig, parent: Card, data: DataSet) -> tuple[*Pairs, dict[str, Any]]:
+    """Return the pairs of a file, and how they were solved.
 
     Raises:
         DataError: it cannot be read, or has no pairs of this parent and these conditions.
     """
-    path = Path(given.file)
+    path = Path(config.file)
     arrays = load_arrays(path)
     if not {"noise", "states", "about"} <= set(arrays):
         raise DataError(
@@ -134,19 +99,17 @@ def _from_file(given: ReflowConfig, parent: Card, data: DataSet) -> DataSet:
     if checkpoint != f"sha256:{parent.card_sha256}":
         raise DataError(f"pairs {path} are from another checkpoint, {checkpoint}; name that one with --reflow")
     states, x0 = arrays["states"].astype(np.float32), arrays["noise"].astype(np.float32)
-    if given.pairs > len(states):
-        raise DataError(f"pairs {path} has {len(states)} pairs, fewer than the {given.pairs} requested")
+    if config.pairs > len(states):
+        raise DataError(f"pairs {path} has {len(states)} pairs, fewer than the {config.pairs} requested")
     conditions = arrays.get("labels", arrays.get("conditions"))
-    wanted = None if data.conditions is None else data.conditions.shape[1:]
-    found = None if conditions is None else conditions.shape[1:]
-    if x0.shape != states.shape or states.shape[1:] != data.train.shape[1:] or wanted != found:
+    shape, expected = (None if array is None else array.shape[1:] for array in (conditions, data.conditions))
+    if x0.shape != states.shape or states.shape[1:] != data.train.shape[1:] or shape != expected:
         raise DataError(
-            f"pairs {path} has noise {x0.shape}, states {states.shape} and conditions {found}; those of the data are "
-            f"{data.train.shape[1:]} and {wanted}"
+            f"pairs {path} has noise {x0.shape}, states {states.shape} and conditions {shape}; those of the data are "
+            f"{data.train.shape[1:]} and {expected}"
         )
-    rows = slice(given.pairs or len(states))
-    selected = None if conditions is None else _as_taken(path, conditions[rows], data)
-    return _paired(given, parent, data, states[rows], x0[rows], selected, solved)
+    rows = slice(config.pairs or len(states))
+    return states[rows], x0[rows], None if conditions is None else _as_taken(path, conditions[rows], data), solved
 
 
 def _as_taken(path: Path, conditions: NDArray[Any], data: DataSet) -> NDArray[Any]:
@@ -161,45 +124,53 @@ def _as_taken(path: Path, conditions: NDArray[Any], data: DataSet) -> NDArray[An
     return labels
 
 
-def _key(recipe: Recipe, data: DataSet, count: int) -> str:
-    assert recipe.reflow is not None  # noqa: S101
-    decides: dict[str, Any] = {
-        **recipe.reflow.model_dump(exclude={"checkpoint"}), "pairs": count, "seed": recipe.seed, "data": data.digest
-    }  # fmt: skip
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
+def _drawn(recipe: Recipe, config: ReflowConfig, parent: Checkpoint, data: DataSet, runs_dir: Path) -> Pairs:
+    """Solve the parent's paths from noise, or read those that are stored already."""
+    count = config.pairs or len(data.train)
+    chosen = np.resize(draws.generator(recipe.seed, DrawPurpose.PAIRS).permutation(len(data.train)), count)
+    conditions = None if data.conditions is None else data.conditions[chosen]
+    facts = {**config.model_dump(exclude={"checkpoint"}), "pairs": count, "seed": recipe.seed, "data": data.digest}
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    folder = runs_dir / f"pairs-{key}"
+    make_writable(folder, "pairs folder")
+    x0 = noise(seed32(recipe.seed, DrawPurpose.PAIRS), 0, count, data.train.shape[1:], parent.dtype)
+    files = {folder / f"{start // _PART:05d}.npy": slice(start, start + _PART) for start in range(0, count, _PART)}
+    parts = []
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process, such as one of the same run, may be drawing the same pairs
+        missing = not all(file.exists() for file in files)
+        if missing:
+            print(
+                f"{recipe.name}: {count:,} pairs from {config.checkpoint} by {config.solver}, kept in {folder}",
+                flush=True,
+            )
+        for file, rows in tqdm(files.items(), desc="pairs", unit="part", disable=not missing):
+            own = None if conditions is None else torch.from_numpy(conditions[rows])
+            if own is not None and own.is_floating_point():
+                own = own.to(parent.dtype)
+            field = Field(parent_velocity(parent, config.guidance), own)
+            parts.append(_read(file, x0[rows]) if file.exists() else _solved(file, field, x0[rows], config.solver))
+    return np.concatenate(parts), x0.to(torch.float32).numpy(), conditions
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process draws pairs into the folder, such as one of the same run."""
-    with (folder / "lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def _read(file: Path, x0: Tensor) -> NDArray[np.float32]:
+    """Return the ends of the paths from x0 that are stored in a file."""
+    try:
+        ends = load_array(file)
+    except (OSError, ValueError) as error:
+        raise DataError(f"pairs {file} are damaged ({error}); delete the file to draw them again") from None
+    if ends.shape != tuple(x0.shape) or ends.dtype != np.float32:
+        raise DataError(f"pairs {file} have shape {ends.shape} {ends.dtype}; delete the file to draw them again")
+    return ends
 
 
-def _part(folder: Path, start: int) -> Path:
-    return folder / f"{start // _PART:05d}.npy"
-
-
-def _ends(
-    file: Path, parent: Checkpoint, x0: Tensor, conditions: Tensor | None, solver: str, guidance: float | None
-) -> NDArray[np.float32]:
-    """Return the ends of the paths from x0, read from the file if it exists, else solved and stored."""
-    if file.exists():
-        try:
-            found = load_array(file)
-        except (OSError, ValueError) as error:
-            raise DataError(f"pairs {file} are damaged ({error}); delete the file to draw them again") from None
-        if found.shape != tuple(x0.shape) or found.dtype != np.float32:
-            raise DataError(f"pairs {file} have shape {found.shape} {found.dtype}; delete the file to draw them again")
-        return found
-    field = Field(ParentVelocity(parent, guidance), conditions)
+def _solved(file: Path, field: Field, x0: Tensor, solver: str) -> NDArray[np.float32]:
+    """Return the ends of the paths from x0, and store them in a file."""
     solution = solve(field, x0, parse_solver(solver), progress=sys.stderr.isatty())
     failed = sum(status != Status.SUCCESS for status in solution.status)
     if failed:
         raise TrainingError(f"reflow: {failed} of {len(x0)} paths of the parent did not reach t = 1")
-    ends = solution.x.to(torch.float32).numpy()
-    content = io.BytesIO()
+    ends, content = solution.x.to(torch.float32).numpy(), io.BytesIO()
     np.save(content, ends)
     try:
         write_atomically(file, content.getvalue())

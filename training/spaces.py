@@ -45,7 +45,6 @@ class SampleSpace:
     train: Array
     held_out: Array
     decoder: Decoder
-    space: str
     card: dict[str, Any]
 
 
@@ -89,9 +88,7 @@ def components(
         "scaling": "pixels in [0, 1]; principal components divided by one number, their common standard deviation",
         "latent_scale": scale,
     }
-    return SampleSpace(
-        (latent / scale).astype(np.float32), (unseen / scale).astype(np.float32), decoder, "components", card
-    )
+    return SampleSpace((latent / scale).astype(np.float32), (unseen / scale).astype(np.float32), decoder, card)
 
 
 def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) -> SampleSpace:
@@ -100,7 +97,7 @@ def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) 
     decoder = Decoder.affine(half, half, data_shape=shape, clip=(0.0, 1.0), constants=_constants(train, np.float32))
     card = {"scaling": "pixels 0 ... 1 mapped to [-1, 1]"}
     scaled = [(2 * part - 1).astype(np.float32) for part in (train, held_out)]
-    return SampleSpace(scaled[0], scaled[1], decoder, "pixels", card)
+    return SampleSpace(scaled[0], scaled[1], decoder, card)
 
 
 def standardised(
@@ -152,7 +149,7 @@ def standardised(
     )
     scaled = [((part - shift) / scale).astype(np.float32) for part in (train, held_out)]
     to = "median 0 and interquartile range 1.349" if robust else "mean 0 and standard deviation 1"
-    return SampleSpace(scaled[0], scaled[1], decoder, "scaling", {"scaling": f"each column to {to}"})
+    return SampleSpace(scaled[0], scaled[1], decoder, {"scaling": f"each column to {to}"})
 
 
 def _knots(column: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -225,33 +222,33 @@ def columns_of(
         _transform(column, least[place]) if config.transforms == "auto" and kinds[place] != "yes-no" else None
         for place, column in enumerate(train.T)
     ]
+    varies = low < high
     for place in _places(names, config.nonnegative, "nonnegative"):
         if least[place] < 0:
             raise DataError(f"column {names[place]} has values down to {least[place]:g}; leave it out of --nonnegative")
-        if low[place] < high[place]:
-            transforms[place] = "log" if least[place] > 0 else "log1p"
+        if varies[place]:
+            transforms[place] = "log"
     for place in _places(names, config.quantile, "quantile"):
-        if low[place] < high[place] and not _ascends(train[:, place]):
+        if varies[place] and not _ascends(train[:, place]):
             raise DataError(f"column {names[place]} has too many equal values; leave it out of --quantile")
-        if low[place] < high[place]:
+        if varies[place]:
             transforms[place] = "quantile"
-    transforms = ["log1p" if kind == "log" and least[k] == 0 else kind for k, kind in enumerate(transforms)]
-    decimals = [_decimals(column) if config.round else None for column in np.concatenate([train, held_out]).T]
-    described = zip(names, kinds, low.tolist(), high.tolist(), decimals, transforms, strict=True)
-    return tuple(
-        ColumnCard.model_validate(
-            {
-                "name": name,
-                "kind": kind,
-                "low": low,
-                "high": high,
-                "unit": units.get(name),
-                "decimals": places if kind == "number" else None,
-                "transform": transform,
-            }
+    columns = []
+    for place, (name, values) in enumerate(zip(names, np.concatenate([train, held_out]).T, strict=True)):
+        kind, transform = kinds[place], transforms[place]
+        exact = (n for n in range(_MOST_DECIMALS + 1) if (values.round(n) == values).all())  # decimals that write all
+        columns.append(
+            ColumnCard(
+                name=name,
+                kind=kind,
+                low=float(low[place]),
+                high=float(high[place]),
+                unit=units.get(name),
+                decimals=next(exact, None) if config.round and kind == "number" else None,
+                transform="log1p" if transform == "log" and least[place] == 0 else transform,
+            )
         )
-        for name, kind, low, high, places, transform in described
-    )
+    return tuple(columns)
 
 
 def _places(names: Sequence[str], chosen: Sequence[str], option: str) -> list[int]:
@@ -260,11 +257,6 @@ def _places(names: Sequence[str], chosen: Sequence[str], option: str) -> list[in
         if name not in names:
             raise DataError(f"data.{option} (--{option}) names {name!r}; the columns are {', '.join(names)}")
     return [list(names).index(name) for name in chosen]
-
-
-def _decimals(column: NDArray[np.float64]) -> int | None:
-    """Return how many decimal places write every value of a column (n,); None if more than a few."""
-    return next((n for n in range(_MOST_DECIMALS + 1) if (column.round(n) == column).all()), None)
 
 
 def deviations(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,7 +11,6 @@ it and silently publish a worse model.
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,10 +75,9 @@ class RunFolder:
             TrainingError: the folder cannot be written to.
         """
         make_writable(self.folder, "run folder")
-        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+        with (self.folder / "lock").open("a") as lock:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise StateError(f"another process is training in {self.folder}; wait for it or stop it") from None
             remove_stale(unfinished(self.file), older_s=0.0)  # a state is large, and its writer is dead
@@ -88,8 +86,6 @@ class RunFolder:
             finally:
                 if not self.file.exists():
                     self.remove()  # nothing to resume: published, or stopped before the first state
-        finally:
-            os.close(handle)
 
     def write(self, tensors: dict[str, Tensor], header: Header) -> None:
         """Replace the state.
@@ -103,9 +99,9 @@ class RunFolder:
             write_atomically(self.file, content)
         except OSError as error:
             earlier = self.file.exists()
-            kept, then = ("; the last state written is kept", "to resume") if earlier else ("", "again")
+            left, then = ("; the last state written is kept", "to resume") if earlier else ("", "again")
             raise StateError(
-                f"state {self.file} cannot be written: {error.strerror}{kept}. Make room there and run the same "
+                f"state {self.file} cannot be written: {error.strerror}{left}. Make room there and run the same "
                 f"command {then}"
             ) from None
 

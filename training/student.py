@@ -13,34 +13,20 @@ path the goal (Boffi, Albergo & Vanden-Eijnden 2024, "Flow map matching", Euleri
 
 import warnings
 from dataclasses import replace
-from functools import cache
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from models.checkpoint.loading import Checkpoint
 from models.network import Network
-from training import draws
 from training.config import Recipe, StudentConfig
 from training.dataset import DataSet
 from training.flow_matching import position
-from training.parents import ParentVelocity, check_fit, load_parent
+from training.parents import check_fit, load_parent, parent_velocity
 
 _SMALLEST = 1e-3
 """Added to the squared error by which a sample's gradient is divided."""
-
-
-@cache
-def _ready() -> None:
-    """Make torch load its forward-mode rules, which triggers a warning about torch itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        with forward_ad.dual_level():
-            forward_ad.make_dual(torch.zeros(1), torch.ones(1))
 
 
 class Teacher:
@@ -49,23 +35,17 @@ class Teacher:
     Attributes:
         parent: the published model.
         velocity: its velocity at the recipe's guidance, in float32.
-        given: options from the recipe.
+        config: options from the recipe.
     """
 
-    def __init__(self, parent: Checkpoint, given: StudentConfig, device: torch.device | str = "cpu") -> None:
-        _ready()
-        self.parent, self.given = parent, given
-        parent.velocity.to(device, torch.float32)
-        self.velocity = ParentVelocity(parent, given.guidance)
-
-    def to(self, device: torch.device) -> "Teacher":
-        """Move the teacher to a device; return it."""
-        self.parent.velocity.to(device)
-        return self
-
-    def steps(self, seed: int, step: int, t: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return starts and ends (rows,) of the time steps in one training step; see `training.draws.steps`."""
-        return draws.steps(seed, step, t, self.given.instants)
+    def __init__(self, parent: Checkpoint, config: StudentConfig) -> None:
+        self.parent, self.config = parent, config
+        parent.velocity.to(torch.float32)
+        self.velocity = parent_velocity(parent, config.guidance)
+        # torch loads its forward-mode rules, which triggers a warning about torch itself.
+        with warnings.catch_warnings(), forward_ad.dual_level():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            forward_ad.make_dual(torch.zeros(1), torch.ones(1))
 
     def loss(
         self, network: nn.Module, x0: Tensor, x1: Tensor, t: Tensor, s: Tensor, condition: Tensor | None = None
@@ -86,12 +66,12 @@ class Teacher:
             v = self.velocity(x, t, condition)
         with forward_ad.dual_level():
             moving = torch.stack((forward_ad.make_dual(t, torch.ones_like(t)), s), dim=1)
-            given = () if condition is None else (condition,)
-            u, change = forward_ad.unpack_dual(network(forward_ad.make_dual(x, v.to(x.dtype)), moving, *given))
+            conditions = () if condition is None else (condition,)
+            u, change = forward_ad.unpack_dual(network(forward_ad.make_dual(x, v.to(x.dtype)), moving, *conditions))
         span = (s - t).reshape(-1, *([1] * (x.ndim - 1)))
         target = v if change is None else v + span * change.detach()
         errors = (u - target).square().flatten(1)
-        weights = (errors.detach().sum(1) + _SMALLEST) ** -self.given.power
+        weights = (errors.detach().sum(1) + _SMALLEST) ** -self.config.power
         weighted = (errors.mean(1) * weights).mean()
         return weighted - weighted.detach() + errors.detach().mean()
 
@@ -107,16 +87,12 @@ def with_teacher(recipe: Recipe, data: DataSet) -> tuple[DataSet, Teacher]:
         UsageError: the parent's samples have another shape or condition, it cannot be guided as requested, or it was
             trained on other data.
     """
-    given = recipe.student
-    assert given is not None  # noqa: S101  (callers check)
-    parent = load_parent(given, "student")
-    check_fit(parent.card, data, given, "student")
-    card: dict[str, Any] = {
-        "parent": parent.card.name,
-        "parent_weights_sha256": given.sha256,
-        "guidance": given.guidance,
-    }
-    return replace(data, card={**data.card, "student": card}), Teacher(parent, given)
+    config = recipe.student
+    assert config is not None  # noqa: S101  (callers check)
+    parent = load_parent(config, "student")
+    check_fit(parent.card, data, config, "student")
+    student = {"parent": parent.card.name, "parent_weights_sha256": config.sha256, "guidance": config.guidance}
+    return replace(data, card={**data.card, "student": student}), Teacher(parent, config)
 
 
 def take_over(network: Network, parent: nn.Module) -> bool:

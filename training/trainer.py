@@ -9,12 +9,9 @@ import copy
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Adam
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -22,9 +19,10 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from models.network import Network
 from training import draws
 from training.config import Recipe
+from training.dataset import DataSet
 from training.devices import Group, mixes
 from training.draws import DrawPurpose
-from training.errors import Diverged, StateError
+from training.errors import StateError, TrainingError
 from training.flow_matching import Validation, flow_matching_loss, optimal_coupling
 from training.state import Header
 from training.student import Teacher
@@ -46,25 +44,6 @@ def average_decay(ema: float, step: int) -> float:
     return min(ema, (1 + step) / (10 + step))
 
 
-@dataclass(frozen=True)
-class Hooks:
-    """Callbacks of the training loop.
-
-    Attributes:
-        step: called after each step with the mean loss of the last whole epoch (None in the first).
-        save: called with the trainer when its state is worth writing.
-        stopping: called after each step; returns whether to stop now.
-        save_every: seconds between two saves.
-        epoch: called with the trainer after each epoch.
-    """
-
-    step: Callable[[float | None], None]
-    save: Callable[["Trainer"], None]
-    stopping: Callable[[], bool]
-    save_every: float
-    epoch: Callable[["Trainer"], None] = lambda trainer: None
-
-
 class Trainer:
     """One run: the network, its moving average, Adam, and the progress so far.
 
@@ -84,12 +63,10 @@ class Trainer:
         self,
         recipe: Recipe,
         network: Network,
-        train: NDArray[np.float32],
+        data: DataSet,
         device: torch.device,
-        conditions: NDArray[Any] | None = None,
         validation: Validation | None = None,
         group: Group | None = None,
-        noise: NDArray[np.float32] | None = None,
         teacher: Teacher | None = None,
     ) -> None:
         """Set up a run before its first step.
@@ -97,19 +74,17 @@ class Trainer:
         Args:
             recipe: the recipe.
             network: the network with its initial weights.
-            train: samples, (samples, *event).
+            data: the samples to train on, with the conditions and the noise paired with them, if they have any.
             device: the device to train on.
-            conditions: one per sample, for a conditional network.
             validation: held-out data; None measures no held-out loss.
             group: the processes that share the run; None is this process alone.
-            noise: the noise paired with each sample, (samples, *event); None draws new noise in each step.
             teacher: the parent of a student, for a recipe with one.
         """
         self.recipe = recipe
         self.network = network.to(device).train()
         self.device = device
-        self.data = torch.from_numpy(train).to(device)
-        self.steps_per_epoch = -(-len(train) // recipe.batch_size)
+        self.data = torch.from_numpy(data.train).to(device)
+        self.steps_per_epoch = -(-len(data.train) // recipe.batch_size)
         self.total_steps = recipe.steps or (recipe.epochs or 1) * self.steps_per_epoch
         self.step = 0
         self.seconds = 0.0
@@ -118,43 +93,60 @@ class Trainer:
         self.validations: list[tuple[int, list[float]]] = []
         self.best: tuple[int, float] | None = None
         self._best: dict[str, Tensor] = {}
-        self._conditions = None if conditions is None else torch.from_numpy(conditions).to(device)
-        self._noise = None if noise is None else torch.from_numpy(noise).to(device)
+        self._conditions, self._noise = (
+            None if array is None else torch.from_numpy(array).to(device) for array in (data.conditions, data.noise)
+        )
+        self._digest = data.digest
         self._validation = validation
         self._group = Group() if group is None else group
-        self._teacher = None if teacher is None else teacher.to(device)
+        self._teacher = teacher
+        if teacher is not None:
+            teacher.parent.velocity.to(device)
         self.mixed = teacher is None and mixes(recipe, device)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._parameters = dict(network.named_parameters())
         self._average = {n: p.detach().clone() for n, p in self._parameters.items()} if recipe.ema else {}
         self._adam = Adam(self._parameters.values(), fused=True)
 
-    def run(self, hooks: Hooks) -> bool:
-        """Train to the end, or until `hooks.stopping` says so; the state is saved in both cases.
+    def run(
+        self,
+        after: Callable[[float | None], None] = lambda loss: None,
+        save: Callable[[dict[str, Tensor], Header], None] = lambda tensors, header: None,
+        stopping: Callable[[], bool] = lambda: False,
+        save_every: float = math.inf,
+    ) -> bool:
+        """Train to the end, or until it is stopped; the state is saved in both cases.
+
+        Args:
+            after: called after each step with the mean loss of the last whole epoch (None in the first).
+            save: called with the state (see `state`) when it is worth writing.
+            stopping: called after each step; returns whether to stop now.
+            save_every: seconds between two saves.
 
         Returns:
             Whether the run is complete.
 
         Raises:
-            Diverged: the loss or a weight is no longer finite; nothing is saved after that.
+            TrainingError: the loss or a weight is no longer finite; nothing is saved after that.
         """
         saved = time.monotonic()
         while not self.complete:
             epoch, first = divmod(self.step, self.steps_per_epoch)
-            order = torch.from_numpy(draws.order(self.recipe.seed, epoch, len(self.data))).to(self.device)
+            source = draws.generator(self.recipe.seed, DrawPurpose.ORDER, epoch)
+            order = torch.from_numpy(source.permutation(len(self.data))).to(self.device)
             for rows in order.split(self.recipe.batch_size)[first:]:
                 self._train_step(rows)
-                hooks.step(self.last_loss)
                 self._validate()
-                if self.step % self.steps_per_epoch == 0:
-                    hooks.epoch(self)
-                if self._group.any(hooks.stopping() or self.complete, self.device):
-                    self._save(hooks)
-                    return self.complete
-                if time.monotonic() - saved > hooks.save_every:
-                    self._save(hooks)
+                after(self.last_loss)
+                stopped = self._group.any(stopping() or self.complete, self.device)
+                if stopped or time.monotonic() - saved > save_every:
+                    self._check_weights()
+                    save(*self.state())
                     saved = time.monotonic()
-        self._save(hooks)
+                if stopped:
+                    return self.complete
+        self._check_weights()
+        save(*self.state())
         return True
 
     @property
@@ -173,7 +165,9 @@ class Trainer:
         if self.recipe.coupling == "ot":
             groups = None if self._conditions is None else self._conditions.index_select(0, rows).cpu().numpy()
             x0 = x0[optimal_coupling(x0, x1.cpu().numpy(), groups)]
-        times = (t,) if self._teacher is None else self._teacher.steps(self.recipe.seed, self.step, t)
+        times = (t,)
+        if self._teacher is not None:
+            times = draws.steps(self.recipe.seed, self.step, t, self._teacher.config.instants)
         x0, *times = (torch.from_numpy(array).to(self.device) for array in (x0, *times))
         if self._noise is not None:
             x0 = self._noise.index_select(0, rows)
@@ -192,7 +186,7 @@ class Trainer:
         self.step += 1
         done = (self.step - 1) % self.steps_per_epoch + 1  # in this epoch
         if done == self.steps_per_epoch or self.step == self.total_steps:
-            self._check_loss()
+            self._check_finite("the loss is", self._loss_sum)
             self.last_loss = self._loss_sum.item() / done
             self.losses.append(self.last_loss)
             self._loss_sum.zero_()
@@ -251,23 +245,17 @@ class Trainer:
             self.best = (self.step, loss)
             self._best = {name: weight.detach().clone() for name, weight in weights.items()}
 
-    def _save(self, hooks: Hooks) -> None:
-        """Save the state if loss and weights are finite; a step with a finite loss can still ruin a weight."""
-        self._check_loss()
-        if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
-            raise self._diverged("a weight is")
-        hooks.save(self)
+    def _check_weights(self) -> None:
+        """Check loss and weights before they are saved; a step with a finite loss can still ruin a weight."""
+        self._check_finite("the loss is", self._loss_sum)
+        self._check_finite("a weight is", *self._parameters.values())
 
-    def _check_loss(self) -> None:
-        if not self._loss_sum.isfinite():
-            raise self._diverged("the loss is")
-
-    def _diverged(self, what: str) -> Diverged:
-        epoch = (self.step - 1) // self.steps_per_epoch + 1
-        rate = self.recipe.learning_rate
-        return Diverged(
-            f"{what} not finite at step {self.step} (epoch {epoch}); learning_rate is {rate:g}, try {rate / 10:g}"
-        )
+    def _check_finite(self, what: str, *values: Tensor) -> None:
+        if not all(bool(value.isfinite().all()) for value in values):
+            epoch, rate = (self.step - 1) // self.steps_per_epoch + 1, self.recipe.learning_rate
+            raise TrainingError(
+                f"{what} not finite at step {self.step} (epoch {epoch}); learning_rate is {rate:g}, try {rate / 10:g}"
+            )
 
     def published(self) -> Network:
         """Return the network to publish, on the CPU: the best weights if kept, else the average or the last."""
@@ -277,7 +265,7 @@ class Trainer:
             parameter.copy_(weights[name].detach())
         return network
 
-    def state(self, data_digest: str) -> tuple[dict[str, Tensor], Header]:
+    def state(self) -> tuple[dict[str, Tensor], Header]:
         """Return everything that future steps depend on, on the CPU, with its header."""
         tensors = {f"weights.{name}": p.detach() for name, p in self._parameters.items()}
         tensors |= {f"average.{name}": average for name, average in self._average.items()}
@@ -286,7 +274,7 @@ class Trainer:
             tensors |= {f"adam.{key}.{name}": value for key, value in self._adam.state[p].items()}
         header = Header(
             recipe=self.recipe.hash,
-            data=data_digest,
+            data=self._digest,
             step=self.step,
             loss_sum=self._loss_sum.item(),
             last_loss=self.last_loss,
@@ -299,13 +287,13 @@ class Trainer:
         )
         return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, header
 
-    def restore(self, tensors: dict[str, Tensor], header: Header, data_digest: str) -> None:
+    def restore(self, tensors: dict[str, Tensor], header: Header) -> None:
         """Restore a state. Values are copied into the run's own tensors, to keep their memory alignment.
 
         Raises:
             StateError: the state belongs to other data, lacks a tensor, or is of a step that this run does not have.
         """
-        if header.data != data_digest:
+        if header.data != self._digest:
             raise StateError("the saved state was trained on different data")
         epochs = header.step // self.steps_per_epoch
         if header.step > self.total_steps or len(header.losses) != epochs:

@@ -1,11 +1,10 @@
 """`python -m training tune`: plans and grids learned for one checkpoint, stored with its weights in `plans.json`."""
 
-import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from models.checkpoint.bound import BoundFileError
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import Plans, StoredPlan
-from models.conditions import NamedConditions
 from models.noise import noise
 from selection.candidates import TUNED_NFE
 from selection.error import Ends, Field, NoErrors, exact_ends
@@ -76,7 +74,7 @@ class TuningOptions:
             UsageError: an option is out of range; the message names it.
         """
         if not self.nfe or not all(LEAST_NFE <= nfe <= MAX_NFE for nfe in self.nfe):
-            raise UsageError(f"--nfe is {_listed(self.nfe)}; each must be from {LEAST_NFE} to {MAX_NFE}")
+            raise UsageError(f"--nfe is {_text(self.nfe)}; each must be from {LEAST_NFE} to {MAX_NFE}")
         for method in self.methods:
             try:
                 entry = SolverSpec(method, 4).method
@@ -88,14 +86,11 @@ class TuningOptions:
                 )
         if not self.methods:
             raise UsageError("--methods is empty; name at least one, e.g. ab4")
-        if not 16 <= self.samples <= 100_000:
-            raise UsageError(f"--samples is {self.samples}; it must be from 16 to 100000")
-        if not 0 <= self.seed < 1 << 63:
-            raise UsageError(f"--seed is {self.seed}; it must be from 0 to 2^63 - 1")
-        if not 1 <= self.iterations <= 100_000:
-            raise UsageError(f"--iterations is {self.iterations}; it must be from 1 to 100000")
+        for name, least, most in (("samples", 16, 100_000), ("seed", 0, 2**63 - 1), ("iterations", 1, 100_000)):
+            if not least <= (value := getattr(self, name)) <= most:
+                raise UsageError(f"--{name} is {value}; it must be from {least} to {most}")
         if not self.guidance or not np.isfinite(self.guidance).all():
-            raise UsageError(f"--guidance is {_listed(self.guidance)}; it must be finite numbers")
+            raise UsageError(f"--guidance is {_text(self.guidance)}; it must be finite numbers")
 
     def solvers(self) -> Iterator[tuple[int, str]]:
         """Yield NFE and text of all solvers to tune; grids come before the plan that starts from them."""
@@ -105,7 +100,7 @@ class TuningOptions:
 
     def facts(self, solver: str, guided: bool) -> dict[str, Any]:
         """Return what determines a tuned solver, to be stored with it: the options and the version of the tuner."""
-        facts: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "iterations": self.iterations}
+        facts: dict[str, Any] = {name: getattr(self, name) for name in ("samples", "seed", "iterations")}
         facts["tuner"] = TUNER
         if solver.startswith(f"{TUNED}-"):
             facts["methods"] = list(self.methods)  # it starts from the best of their grids
@@ -224,13 +219,13 @@ def _current(path: Path, facts: dict[str, dict[str, Any]], stored: dict[str, Sto
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Return the facts that differ, as a phrase."""
-    pairs = ((name, _fact(before.get(name)), _fact(now.get(name))) for name in sorted({*before, *now}))
+    pairs = ((name, _text(before.get(name)), _text(now.get(name))) for name in sorted({*before, *now}))
     return "; ".join(f"{name} {old}, now {new}" for name, old, new in pairs if old != new)
 
 
-def _fact(value: Any) -> str:
-    if isinstance(value, list):
-        return "+".join(_fact(each) for each in value)
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_text, value))
     return f"{value:g}" if isinstance(value, float) else "not given" if value is None else f"{value}"
 
 
@@ -283,7 +278,14 @@ def paths_of(
     """
     card, dtype = checkpoint.card, checkpoint.dtype
     x0 = noise(seed, first, samples, card.event_of(), dtype)
-    field = Field(checkpoint.velocity, *_conditions(checkpoint, guidance, samples))
+    condition, field = card.condition, Field(checkpoint.velocity)
+    if condition is not None:
+        field = replace(field, conditions=condition.examples(samples, dtype, nulls=False))
+        if condition.nullable:
+            # Classes repeat in turn; strengths must not repeat with them.
+            pairs = torch.from_numpy(np.random.default_rng(0).permutation(samples))
+            strengths = torch.tensor(np.resize(guidance, samples), dtype=dtype)[pairs]
+            field = replace(field, takes=card.network_conditions, guidance=strengths)
     ends = exact_ends(field, x0, _TIGHT, progress=sys.stderr.isatty())
     if not ends.isfinite().all():
         raise TrainingError(f"{checkpoint.path}: some paths do not reach t = 1, so it cannot be tuned")
@@ -291,21 +293,6 @@ def paths_of(
         return field, x0, Ends.of(ends)
     except NoErrors as error:
         raise TrainingError(f"{checkpoint.path}: {error}") from None
-
-
-def _conditions(
-    checkpoint: Checkpoint, guidance: Sequence[float], samples: int
-) -> tuple[Tensor | None, NamedConditions | None, Tensor | None]:
-    """Return the conditions of the paths, their conditioning and the guidance; None if the model has none."""
-    condition = checkpoint.card.condition
-    if condition is None:
-        return None, None, None
-    conditions = condition.examples(samples, checkpoint.dtype, nulls=False)
-    if not condition.nullable:
-        return conditions, None, None
-    pairs = np.random.default_rng(0).permutation(samples)  # classes repeat in turn; strengths must not repeat with them
-    strengths = torch.tensor(list(itertools.islice(itertools.cycle(guidance), samples)), dtype=checkpoint.dtype)
-    return conditions, checkpoint.card.network_conditions, strengths[torch.from_numpy(pairs)]
 
 
 @contextmanager
@@ -318,10 +305,6 @@ def _bar(text: str) -> Iterator[Any]:
             bar.update()
 
         yield tell
-
-
-def _listed(numbers: Sequence[float]) -> str:
-    return ",".join(f"{number:g}" for number in numbers)
 
 
 def read_numbers(name: str, text: str, kind: type) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """``POST /v1/models/{name}/diagnose``: the Jacobian of the velocity along the paths of samples, and its spectra.
 
 Two jobs one after the other: the paths, in the arena for samples with their states saved; then the rows of all
-Jacobians, each a lane of one step (`solvers.derived.JacobianField`), in their own arena. Their eigenvalues are
+Jacobians, each a lane of one step (`solvers.derived.jacobian_field`), in their own arena. Their eigenvalues are
 computed in a worker thread, in slices, so that a time limit or a disconnect ends them soon.
 """
 
@@ -36,13 +36,13 @@ from service.responses.arrays import ARRAY_FORMATS, Array, ArrayResponse, Encode
 from service.responses.solved import Solved, closed, described, head, latency, written_as
 from service.settings import Settings
 from solvers import resolve
-from solvers.derived import JacobianField
+from solvers.derived import jacobian_field
 from solvers.diagnose import MAX_WIDTH, decompose, stiffness, stiffness_ratio
 from solvers.plan import Plan
 
 router = Router(tags=[ANALYSIS], route_class=pipeline.BodyRoute)
 
-JACOBIAN = Operation("jacobian", JacobianField)
+JACOBIAN = Operation("jacobian", jacobian_field)
 
 _WORK_PER_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
 

@@ -35,15 +35,15 @@ from service.requests.validation import job_of, seed_of
 from service.responses.arrays import ARRAY_FORMATS, ArrayResponse, Encoder
 from service.responses.solved import Floats, Solved, closed, described, head, latency
 from service.settings import Settings
-from solvers.derived import LogDensityField
+from solvers.derived import log_density_field
 from solvers.errors import Status
 from solvers.kernels_torch import lane_sums
 from solvers.likelihood import EXACT_UP_TO
 
 router = Router(tags=[ANALYSIS], route_class=pipeline.BodyRoute)
 
-LOG_PROB_EXACT = Operation("log_prob_exact", LogDensityField)
-LOG_PROB_HUTCHINSON = Operation("log_prob_hutchinson", partial(LogDensityField, probes=1))
+LOG_PROB_EXACT = Operation("log_prob_exact", log_density_field)
+LOG_PROB_HUTCHINSON = Operation("log_prob_hutchinson", partial(log_density_field, probes=1))
 
 MAX_PROBES = 256
 

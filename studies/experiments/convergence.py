@@ -68,7 +68,8 @@ def _error(solver: str, steps: int, dimension: int) -> float:
 
 def _fixed_nfe(solver: str, steps: int) -> int:
     entry = catalogue.find(solver)
-    return steps + entry.extra_calls if entry.multistep_order else steps * entry.tableau.used_stages
+    stages = entry.tableau.used_stages
+    return steps + (entry.multistep_order - 1) * (stages - 1) if entry.multistep_order else steps * stages
 
 
 def _euler_error(steps: int) -> float:

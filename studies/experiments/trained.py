@@ -25,10 +25,10 @@ from training.dataset import DataSet
 from training.errors import StateError, Stopped, TrainingError
 from training.fit import new_network
 from training.folders import make_writable
-from training.progress import ProgressBar, StopRequest
+from training.progress import progress_bar, stop_requests
 from training.reflow import with_pairs
 from training.state import RunFolder
-from training.trainer import Hooks, Trainer
+from training.trainer import Trainer
 
 _SAVE_EVERY = 30.0  # seconds
 
@@ -127,20 +127,22 @@ class TrainedModels:
         run = RunFolder(self._runs / f"{recipe.name}-{recipe.hash}")
         with run.locked():
             data = self.data(recipe)
-            trainer = Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"), noise=data.noise)
+            trainer = Trainer(recipe, new_network(recipe, data), data, torch.device("cpu"))
             due = {epochs_of(one) * trainer.steps_per_epoch: one for one in missing}
-            _resume(trainer, run, data, min(due))
-            with StopRequest() as stop, ProgressBar(_label(recipe), trainer.total_steps, trainer.step) as progress:
+            _resume(trainer, run, min(due))
+            with (
+                stop_requests() as signals,
+                progress_bar(_label(recipe), trainer.total_steps, trainer.step) as progress,
+            ):
 
                 def after(loss: float | None) -> None:
-                    progress.step(loss)
+                    progress(loss)
                     if trainer.step in due:
                         self._publish(trainer, due[trainer.step], data)
 
-                hooks = Hooks(after, lambda one: run.write(*one.state(data.digest)), lambda: bool(stop), _SAVE_EVERY)
-                complete = trainer.run(hooks)
-            if stop.signum is not None and not complete:
-                raise Stopped(f"{_label(recipe)}: stopped; run the same command to resume", stop.signum)
+                complete = trainer.run(after, run.write, lambda: bool(signals), _SAVE_EVERY)
+            if signals and not complete:
+                raise Stopped(f"{_label(recipe)}: stopped; run the same command to resume", signals[0])
             run.remove()
 
     def _publish(self, trainer: Trainer, recipe: Recipe, data: DataSet) -> None:
@@ -156,13 +158,13 @@ class TrainedModels:
         save(self.folder, recipe.name, network, data.decoder, dataset=data.card, training=record, seed=recipe.seed)
 
 
-def _resume(trainer: Trainer, run: RunFolder, data: DataSet, first: int) -> None:
+def _resume(trainer: Trainer, run: RunFolder, first: int) -> None:
     """Resume from a saved state, unless it is past the first requested model (which was then deleted)."""
     saved = run.read()
     if saved is None or saved[1].step >= first:
         return
     try:
-        trainer.restore(*saved, data.digest)
+        trainer.restore(*saved)
     except StateError as error:
         raise StateError(f"{run.file}: {error}; delete {run.folder} to train from the start") from None
     torch.set_num_threads(saved[1].threads)  # a different number would change the last bits

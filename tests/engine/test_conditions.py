@@ -49,7 +49,7 @@ def kept(engine: Engine) -> int:
     arena = engine.prepared("net", 1, SAMPLE)
     assert arena is not None
     assert arena.network._conditions is not None
-    return len(arena.network._conditions.rows)
+    return len(arena.network._conditions.rows.owners)
 
 
 def expected(

@@ -188,5 +188,5 @@ def test_alone_and_among_sixteen_others_are_the_same_bits(
         assert arena is not None
         conditions = arena.network._conditions
         assert conditions is not None
-        assert len(conditions.rows) == 0  # nothing is kept of finished jobs
+        assert len(conditions.rows.owners) == 0  # nothing is kept of finished jobs
         assert all(store.held == 0 for store in conditions.rows.stores.values())

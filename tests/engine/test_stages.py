@@ -14,11 +14,11 @@ from torch import Tensor
 from engine.device import Device
 from engine.engine import Engine
 from engine.job import EngineFailed, Job, JobResult, Priority, TooLate
-from engine.prelude_cache import PreludeCache
-from engine.stages import Pass, Stage, decoder_pass
+from engine.stages import Pass, Stage, decoder_pass, without_kept
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from solvers import resolve
+from solvers.cache import BytesCache
 from solvers.trace import StepTrace
 from tests.service.latent import HIGH, imported
 
@@ -200,22 +200,23 @@ def test_results_of_the_prelude_are_kept_with_the_bits_of_a_miss(engine: Engine,
 
 
 def test_a_prelude_cache_keeps_what_was_used_last_up_to_its_bytes() -> None:
-    cache = PreludeCache(limit=2 * 8)
+    cache = BytesCache[bytes, tuple[Tensor, ...]](2 * 8, lambda row: sum(tensor.nbytes for tensor in row))
     results: list[list[float]] = []
 
     def ask(*numbers: float, version: str = "v") -> int:
         """Return the number of rows that were kept; the others are doubled."""
         rows = Pass("job", [torch.tensor(numbers)[:, None]], lambda out: results.append(out[0][:, 0].tolist()))
-        left, hits = cache.split(version, rows)
+        left, hits = without_kept(cache, version, rows)
         if left is not None:
             left.then([2 * left.arguments[0].double()])
         assert results[-1] == [2 * number for number in numbers]
         return hits
 
     assert [ask(1, 2), ask(2, 1), ask(1, 3), ask(1), ask(3), ask(2)] == [0, 2, 1, 1, 1, 0]
-    assert (len(cache), cache.bytes) == (2, 16)
+    assert cache.bytes == 16
     assert ask(2, version="another") == 0
-    assert PreludeCache(0).split("v", rows := Pass("job", [torch.zeros(1, 1)], print)) == (rows, 0)
+    rows = Pass("job", [torch.zeros(1, 1)], print)
+    assert without_kept(BytesCache(0, len), "v", rows) == (rows, 0)
 
 
 def test_a_small_request_does_not_wait_for_a_large_one_to_be_decoded(engine: Engine, latent: Checkpoint) -> None:

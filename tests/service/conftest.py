@@ -154,7 +154,7 @@ class FakeEngine:
             nfe=np.arange(n, dtype=np.int64) % 7 + 50,
             t=np.ones(n),
             status=np.array(["success"] * n),
-            trace=StepTrace.of_grid(times, np.arange(n), steps),
+            trace=StepTrace.of_grid(times, steps, np.zeros(n, dtype=np.bool_)),
             rows=64 * n,
             queue_s=0.001,
             solve_s=0.01,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from solvers import Status, catalogue
-from solvers.errors import status_of
+from solvers.errors import STATUSES
 from solvers.integrate import Velocity
 from solvers.lanes import Admission, Lanes
 from solvers.tuned import TunedPlan, TunedPlans
@@ -121,7 +121,7 @@ def run(lanes: Lanes, velocity: Velocity, admissions: Sequence[Admission]) -> di
         if finished is not None:
             for k, (owner, index) in enumerate(zip(finished.owner, finished.index, strict=True)):
                 found[int(owner), int(index)] = Ended(
-                    finished.x[k].clone(), float(finished.t[k]), int(finished.nfe[k]), status_of(finished.status[k])
+                    finished.x[k].clone(), float(finished.t[k]), int(finished.nfe[k]), STATUSES[finished.status[k] - 1]
                 )
         if not len(lanes):
             return found

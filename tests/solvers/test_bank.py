@@ -33,16 +33,15 @@ def test_stretches_never_overlap_and_join_again(moves: list[tuple[bool, int]]) -
 def test_equal_plans_share_one_place() -> None:
     bank = Bank(7)
     plan, other = resolve(solver="rk4", steps=5), resolve(solver="rk4", steps=6)
-    first, time = bank.hold(plan)
-    assert bank.hold(plan) == (first, time)
-    assert bank.hold(other)[0] == first
-    assert bank.hold(other)[1] != time
     assert plan.times is not None
+    assert other.times is not None
+    first, time = bank.hold(plan.rows), bank.hold(plan.times)
+    assert (bank.hold(other.rows), bank.hold(plan.times)) == (first, time)
+    assert bank.hold(other.times) != time
     assert np.array_equal(bank.times[time : time + 6], plan.times)
-    for solve in (plan, plan, other, other):
-        bank.release(solve)
-    assert not bank._rows
-    assert not bank._grids
+    for item in (plan.rows, plan.times, other.rows, plan.times, other.times):
+        bank.release(item)
+    assert not bank._ranges
 
 
 def test_many_different_plans_do_not_make_the_bank_grow() -> None:
@@ -59,8 +58,7 @@ def test_many_different_plans_do_not_make_the_bank_grow() -> None:
     assert max(size[0] for size in sizes) <= 128
     assert max(size[1] for size in sizes) <= 128
     assert max(size[2] for size in sizes) == 1
-    assert not lanes.bank._rows
-    assert not lanes.bank._grids
+    assert not lanes.bank._ranges
     assert not lanes._tickets
     assert len(lanes.log._free) == len(lanes.log.arrays[1])
     assert (lanes.states.x.shape, lanes.states.k.shape) == ((0, 1), (0, 7, 1))

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.clocks import group_norms
+from solvers.clocks import norms
 from solvers.kernels_torch import combine, finite_lanes, lane_sums
+from solvers.state import LANE
 from tests.solvers.support import same_bits
 
 
@@ -51,10 +52,14 @@ def test_finite() -> None:
 
 
 def test_group_norms() -> None:
-    alone = np.array([-1, -1])
-    assert group_norms(np.array([8.0, 18.0]), 2, alone).tolist() == [2.0, 3.0]
-    groups = np.array([5, 5, 5, -1, -1, 3])
-    found = group_norms(np.array([2.0, np.nan, 6.0, 32.0, 18.0, 50.0]), 2, groups)
-    assert found[[0, 2, 3, 4, 5]].tolist() == [np.sqrt(2.0), np.sqrt(2.0), 4.0, 3.0, 5.0]
-    assert np.isnan(found[1])
-    assert np.isnan(group_norms(np.array([np.nan, np.nan]), 2, np.array([0, 0]))).all()
+    def shared(sums: list[float], groups: list[int], errors: bool = False) -> list[float]:
+        lanes = np.zeros(len(groups), dtype=LANE)
+        lanes["group"] = groups
+        return norms(lanes, np.arange(len(groups)), np.array(sums), 2, errors).tolist()
+
+    assert shared([8.0, 18.0], [-1, -1]) == [2.0, 3.0]
+    sums = [2.0, np.nan, 6.0, 32.0, 18.0, 50.0]
+    expected = [np.sqrt(2.0), np.nan, np.sqrt(2.0), 4.0, 3.0, 5.0]
+    assert np.array_equal(shared(sums, [5, 5, 5, -1, -1, 3]), expected, equal_nan=True)
+    assert shared(sums, [5, 5, 5, -1, -1, 3], errors=True)[1] == np.inf
+    assert np.isnan(shared([np.nan, np.nan], [0, 0])).all()

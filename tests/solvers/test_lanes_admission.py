@@ -35,8 +35,7 @@ def resident() -> Admission:
 Place = Callable[[Lanes], tuple[Any, str]]
 PLACES: dict[str, Place] = {
     "rows": lambda lanes: (lanes.bank, "_load"),
-    "times": lambda lanes: (lanes.bank, "hold_times"),
-    "both": lambda lanes: (lanes.bank, "hold"),
+    "rows and times": lambda lanes: (lanes.bank, "hold"),
     "log": lambda lanes: (lanes.log, "open"),
     "pins": lambda lanes: (lanes.states, "pin"),
     "room for pins": lambda lanes: (lanes.states, "_set_pins"),
@@ -64,11 +63,11 @@ def fail(place: tuple[Any, str], after: int, monkeypatch: pytest.MonkeyPatch) ->
 def held(lanes: Lanes) -> tuple[Any, ...]:
     """Return everything that would differ if a failed admission left anything behind."""
     bank, log = lanes.bank, lanes.log
-    users = [{key: one.users for key, one in table.items()} for table in (bank._rows, bank._grids)]
+    users = dict(bank._users)
     spaces = [sum(length for _, length in space.free) - space.size for space in (bank._row_space, bank._time_space)]
     counts = len(lanes), len(lanes.states.x), len(lanes.states.k), len(lanes.saved), lanes.saving, len(lanes._tickets)
     pinned = len(lanes.states.pins) - len(lanes.states._free_pins)
-    return users, spaces, counts, len(log._free) - len(log.arrays[1]), pinned, lanes.owner.tolist()
+    return users, spaces, counts, len(log._free) - len(log.arrays[1]), pinned, lanes.records["owner"].tolist()
 
 
 def same(found: dict[tuple[int, int], Ended], expected: dict[tuple[int, int], Ended]) -> bool:
@@ -113,8 +112,7 @@ def test_an_admission_that_fails_leaves_nothing_and_can_be_tried_again(
         assert same(run(lanes, gaussian, []), run(plain, gaussian, []))
         assert saves(lanes) == saves(plain)
         assert held(lanes)[2:] == held(plain)[2:]
-        assert not lanes.bank._rows
-        assert not lanes.bank._grids
+        assert not lanes.bank._ranges
 
 
 def test_every_place_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +147,7 @@ def test_lanes_that_run_are_not_left_in_the_old_room(compiled: bool) -> None:
 def test_a_bank_without_room_keeps_its_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = Lanes((1,))
     lanes.admit([Admission(resolve(solver="euler", steps=3), torch.ones(1, 1))])
-    grown, left = bank._grown, 0
+    grown, left = bank.grown, 0
 
     def full(array: Any, *shape: int) -> Any:
         nonlocal left
@@ -158,11 +156,13 @@ def test_a_bank_without_room_keeps_its_stretches(monkeypatch: pytest.MonkeyPatch
             raise MemoryError
         return grown(array, *shape)
 
-    monkeypatch.setattr(bank, "_grown", full)
-    for allowed in (1, 2, 3):  # weights, rows, times
+    monkeypatch.setattr(bank, "grown", full)
+    plan = resolve(solver="ab4", steps=100, start="rk", grid={"name": "power", "exponent": 2.0})
+    assert plan.times is not None
+    for allowed, item in ((1, plan.rows), (2, plan.rows), (1, plan.times)):  # weights, rows, times
         left = allowed
         with pytest.raises(MemoryError):
-            lanes.bank.hold(resolve(solver="ab4", steps=100, start="rk", grid={"name": "power", "exponent": 2.0}))
+            lanes.bank.hold(item)
     monkeypatch.undo()
     ended = run(lanes, lambda x, t: x, [Admission(resolve(solver="ab4", steps=100), torch.ones(1, 1), owner=1)])
     assert ended[1, 0].x.item() == pytest.approx(2.71828, abs=1e-3)

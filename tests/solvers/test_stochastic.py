@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from solvers import SolverError, SolverSpec, integrate, log_density, resolve
 from solvers.draws import normals
 from solvers.lanes import Admission, Lanes
-from solvers.stochastic import SCHEDULES, Diffusion, transition_log_prob, weights
+from solvers.stochastic import EDGE, SCHEDULES, Diffusion, transition_log_prob, weights
 from tests.solvers.support import cases, gaussian, run, same_bits, slope
 
 ODE = {"sde": "euler", "sde_heun": "heun2"}
@@ -38,7 +39,7 @@ def test_steps_are_those_of_the_formula(solver: str, schedule: str) -> None:
     diffusion = Diffusion(1.3, schedule, 0.8)
     x, width = noise(3, 2), 2
     found = integrate(
-        gaussian, x, solver=solver, grid=GRID, diffusion=diffusion.settings, seed=11, save_at=GRID[1:]
+        gaussian, x, solver=solver, grid=GRID, diffusion=asdict(diffusion), seed=11, save_at=GRID[1:]
     ).saved
     assert found is not None
 
@@ -129,13 +130,13 @@ def _variance_error(stages: int, steps: int, schedule: str) -> float:
     times = np.linspace(0, 1, steps + 1)
     h = np.diff(times)
     rate = (times / 4 - (1 - times)) / ((1 - times) ** 2 + times**2 / 4)  # dv/dx
-    rows, variance = weights(times, stages, Diffusion(1.0, schedule)), 1.0
+    (a, b, mix), variance = weights(times, stages, Diffusion(1.0, schedule)), 1.0
     for n in range(steps):
-        last = rows.mix[stages * (n + 1) - 1]
-        of_x, of_z = 1 + last[2] + h[n] * rows.b[stages * (n + 1) - 1, 0] * rate[n], last[3]
+        last = mix[stages * (n + 1) - 1]
+        of_x, of_z = 1 + last[2] + h[n] * b[stages * (n + 1) - 1, 0] * rate[n], last[3]
         if stages == 2:
-            trial = 1 + last[0] + h[n] * rows.a[2 * n + 1, 0] * rate[n]
-            pull = h[n] * rows.b[2 * n + 1, 1] * rate[n + 1]
+            trial = 1 + last[0] + h[n] * a[2 * n + 1, 0] * rate[n]
+            pull = h[n] * b[2 * n + 1, 1] * rate[n + 1]
             of_x, of_z = of_x + pull * trial, of_z + pull * last[1]
         variance = of_x**2 * variance + of_z**2
     return abs(variance - 0.25)
@@ -154,11 +155,11 @@ def test_temperature_multiplies_the_noise_alone() -> None:
     times = np.array(GRID)
     for stages, columns in ((1, [3]), (2, [1, 3])):
         warm, cold = (weights(times, stages, Diffusion(1.2, "flow_grpo", temperature)) for temperature in (1.0, 0.25))
-        assert np.array_equal(warm.a, cold.a)
-        assert np.array_equal(warm.b, cold.b)
-        assert np.allclose(cold.mix[:, columns], 0.25 * warm.mix[:, columns], rtol=1e-15)
+        assert np.array_equal(warm[0], cold[0])
+        assert np.array_equal(warm[1], cold[1])
+        assert np.allclose(cold[2][:, columns], 0.25 * warm[2][:, columns], rtol=1e-15)
         others = [column for column in range(4) if column not in columns]
-        assert np.array_equal(warm.mix[:, others], cold.mix[:, others])
+        assert np.array_equal(warm[2][:, others], cold[2][:, others])
 
 
 def test_log_densities_of_transitions() -> None:
@@ -170,7 +171,7 @@ def test_log_densities_of_transitions() -> None:
     assert plan.times is not None
     found = transition_log_prob(plan.times, diffusion, 3, 0, np.array([1.0, 1.0, 0.5, 0.0]), 3)
     for n, t in enumerate(GRID[:-1]):
-        h, r = GRID[n + 1] - t, float(diffusion.ratio(np.array([t]))[0])
+        h, r = GRID[n + 1] - t, 1.5**2 / max(1 - t, EDGE)
         v = gaussian(saved[:, n], torch.full((4,), t, dtype=torch.float64))
         mean = saved[:, n] + h * ((1 + r * t / 2) * v - r / 2 * saved[:, n])
         density = torch.distributions.Normal(mean, 0.7 * math.sqrt(h * r * (1 - t)))

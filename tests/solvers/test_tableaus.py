@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from solvers import integrate
-from solvers.tableaus import TABLEAUS, Tableau
+from solvers.tableaus import TABLEAUS, Tableau, order_of
 
 HEUN_EULER = {"a": ((), (1.0,)), "b": (0.5, 0.5), "order": 2, "reference": "Hairer I, II.4"}
 
@@ -97,3 +97,18 @@ def test_one_step_asks_exactly_where_the_tableau_says(tableau: Tableau, start: f
         assert t == pytest.approx(start + A_TO_C.get(tableau.name, tableau.c)[stage] * h, abs=1e-15)
         assert x == pytest.approx(3 + h * sum(a * k for a, k in zip(tableau.a[stage], script, strict=False)), rel=1e-14)
     assert found == pytest.approx(3 + h * sum(b * k for b, k in zip(tableau.b, script, strict=False)), rel=1e-14)
+
+
+@pytest.mark.parametrize("tableau", TABLEAUS, ids=lambda tableau: tableau.name)
+def test_the_published_orders_are_exact(tableau: Tableau) -> None:
+    assert order_of(tableau.matrix, np.array(tableau.b)) == tableau.order
+    if tableau.b_hat is not None:
+        assert order_of(tableau.matrix, np.array(tableau.b_hat)) == tableau.embedded_order
+
+
+def test_a_changed_coefficient_loses_the_order() -> None:
+    rk4 = next(tableau for tableau in TABLEAUS if tableau.name == "rk4")
+    a = rk4.matrix.copy()
+    a[3, 2], a[3, 1] = 0.9, 0.1
+    assert order_of(a, np.array(rk4.b)) == 3
+    assert order_of(rk4.matrix, np.array([0.2, 0.3, 0.3, 0.3])) == 0

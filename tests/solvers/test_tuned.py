@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from solvers import SolverError, SolverSpec, Status, catalogue, compile, integrate, reference, resolve  # noqa: A004
+from solvers import SolverError, SolverSpec, Status, catalogue, compile, integrate, resolve  # noqa: A004
 from solvers.lanes import Admission, Lanes
+from solvers.plan import B
 from solvers.tuned import TunedPlan, TunedPlans
+from tests.solvers import formulas
 from tests.solvers.support import Watched, gaussian, ones, run, same_bits
 
 
@@ -68,8 +70,8 @@ def test_any_weights_give_what_the_plain_loop_gives(
     rows = solve.rows
     for k, start in enumerate(x0.numpy()):
         with np.errstate(over="ignore", invalid="ignore"):
-            slots = (rows.b, rows.slot.tolist(), rows.keep.tolist(), rows.origin)
-            expected = torch.from_numpy(reference.plan(plain(start.dtype), start, solve.times.tolist(), *slots))
+            slots = (rows.weights[:, B], rows.records["slot"].tolist(), rows.records["keep"].tolist(), rows.origin)
+            expected = torch.from_numpy(formulas.plan(plain(start.dtype), start, solve.times.tolist(), *slots))
         assert same_bits(together[0, k].x, alone[0, k].x)
         if alone[0, k].status == Status.SUCCESS:
             assert same_bits(alone[0, k].x, expected)
@@ -185,7 +187,7 @@ def test_numbers_that_are_no_plan(times: list[float], weights: Any, words: str) 
     ("weights", "x0_weights", "words"),
     [
         (None, [0.1, 0.1], "a tuned grid has the weights of its method"),
-        ([[0.5, 0.0], [0.1, 0.4]], [0.1], r"shape \[1\], 2 steps need \[2\]"),
+        ([[0.5, 0.0], [0.1, 0.4]], [0.1], r"shape \[1\], but 2 steps need \[2\]"),
         ([[0.5, 0.0], [0.1, 0.4]], [0.1, np.nan], "x0_weights: contain a non-finite number"),
     ],
 )

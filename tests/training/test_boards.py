@@ -1,4 +1,5 @@
 import importlib.util
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,8 +39,8 @@ def test_a_run_that_goes_on_hides_what_came_after_its_state(tmp_path: Path):
     with SummaryWriter(str(tmp_path / "run")) as before:
         for step in (4, 8, 12):
             before.add_scalar("quality/swd", 1.0, step)
-    with Board(tmp_path / "run", 8) as board:
-        board._log({"quality/swd": 2.0}, 12)
+    with closing(Board(tmp_path / "run", 8)) as board:
+        board.log({"quality/swd": 2.0}, 12)
     found = [(event.step, event.value) for event in read(tmp_path).Scalars("quality/swd")]
     assert found == [(4, 1.0), (8, 1.0), (12, 2.0)]
 

@@ -13,7 +13,7 @@ from selection.frontier import read_frontier
 from training import defaults
 from training.__main__ import main
 from training.defaults import make_defaults
-from training.folders import TrainingMark, make_writable
+from training.folders import make_writable, training_mark
 
 
 @pytest.fixture
@@ -134,9 +134,9 @@ def running(pid: int) -> bool:
 
 def test_a_training_is_seen_in_the_repository_while_its_process_lives(tmp_path: Path):
     repository = Repository(tmp_path)
-    with TrainingMark(tmp_path, "moons") as mark:
+    with training_mark(tmp_path, "moons") as mark:
         assert repository.training() == [("moons", None)]
-        mark.update(41.5)
+        mark(41.5)
         assert repository.training() == [("moons", 41.5)]
         (tmp_path / ".training" / "dead.json").write_text('{"left_s": 3.0}')
         assert repository.training() == [("moons", 41.5)], "nobody holds the lock of the other"

@@ -15,11 +15,6 @@ def test_same_place_same_numbers_other_place_other_numbers():
     assert len({draws.seed32(0, purpose) for purpose in DrawPurpose}) == len(DrawPurpose)
 
 
-def test_order_is_a_permutation_that_changes_with_the_epoch():
-    assert sorted(draws.order(0, 0, 100)) == list(range(100))
-    assert not np.array_equal(draws.order(0, 0, 100), draws.order(0, 1, 100))
-
-
 def test_noise_is_standard_normal_and_times_are_uniform():
     x0, t = draws.batch(0, 0, 20_000, (2, 2))
     assert x0.shape == (20_000, 2, 2)

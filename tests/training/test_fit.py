@@ -56,9 +56,10 @@ def test_a_state_of_other_data_names_the_way_out(recipe: Recipe, options: Option
     from training.trainer import Trainer
 
     data = prepare(recipe)
-    trainer = Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"))
+    trainer = Trainer(recipe, new_network(recipe, data), data, torch.device("cpu"))
     with run.locked():
-        run.write(*trainer.state("other data"))
+        tensors, header = trainer.state()
+        run.write(tensors, header.model_copy(update={"data": "others"}))
     with pytest.raises(StateError, match="trained on different data; delete"):
         fit(recipe, options)
 

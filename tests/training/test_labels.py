@@ -38,5 +38,5 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path):
     (tmp_path / "half.gz").write_bytes(gzip.compress(bytes(100))[:20])
     with pytest.raises(DataError, match=r"half\.gz is damaged"):
         read_labels(tmp_path / "half.gz", 3)
-    with pytest.raises(DataError, match="has no MNIST labels: put train-labels"):
+    with pytest.raises(DataError, match="has no MNIST labels: looked for train-labels"):
         labels(tmp_path, 3, 3)

@@ -8,10 +8,10 @@ import torch
 
 from models.conditions import NamedCondition
 from models.decoder import ColumnCard, Decoder
+from training.comparison import report_on
 from training.dataset import DataSet
 from training.evaluation import Draw
 from training.page import page
-from training.report import report_on
 
 RNG = np.random.default_rng(2)
 

@@ -12,7 +12,7 @@ from training.config import Recipe, load_recipe
 from training.data import prepare
 from training.errors import UsageError
 from training.fit import Options, fit, new_trainer
-from training.trainer import Hooks, Trainer
+from training.trainer import Trainer
 
 MLP = {"hidden": 16, "blocks": 1, "time_width": 4}
 UNET = {"architecture": "unet", "hidden": 4, "blocks": 1, "levels": 2, "time_width": 4}
@@ -26,7 +26,7 @@ def recipe(network: dict[str, Any], **fields: Any) -> Recipe:
 
 def trained(recipe: Recipe) -> Trainer:
     run = new_trainer(recipe, prepare(recipe), torch.device("cpu"))
-    run.run(Hooks(lambda loss: None, lambda trainer: None, lambda: False, 1e9))
+    run.run()
     return run
 
 
@@ -41,9 +41,9 @@ def test_the_networks_products_are_bfloat16_and_all_else_float32(network: dict[s
             seen.append((given[0].dtype, out.dtype))
 
     run.network.register_forward_hook(note)
-    run.run(Hooks(lambda loss: None, lambda trainer: None, lambda: False, 1e9))
+    run.run()
     assert set(seen) == {(torch.float32, torch.bfloat16)}
-    tensors, _ = run.state("d")
+    tensors, _ = run.state()
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
 
 

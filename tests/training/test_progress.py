@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from training import progress
-from training.progress import ProgressBar
+from training.progress import progress_bar
 
 
 def test_in_a_log_a_line_now_and_then_with_loss_and_time_left(
@@ -11,9 +11,9 @@ def test_in_a_log_a_line_now_and_then_with_loss_and_time_left(
 ):
     clock = iter(range(100))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
-    with ProgressBar("m", total=40, initial=8) as shown:
+    with progress_bar("m", total=40, initial=8) as shown:
         for _ in range(32):
-            shown.step(0.5)
+            shown(0.5)
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == ""
@@ -25,9 +25,9 @@ def test_on_a_terminal_one_bar_that_begins_where_the_run_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with ProgressBar("m", total=10, initial=4) as shown:
+    with progress_bar("m", total=10, initial=4) as shown:
         for loss in (None, None, 0.25, 0.25, 0.125, 0.125):
-            shown.step(loss)
+            shown(loss)
     err = capsys.readouterr().err
     assert "4/10" in err
     assert "10/10" in err

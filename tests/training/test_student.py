@@ -27,7 +27,6 @@ from training.fit import Options, fit, new_trainer
 from training.measurement import evaluate_checkpoint
 from training.parents import pin_parent
 from training.student import Teacher, take_over, with_teacher
-from training.trainer import Hooks
 
 
 @pytest.fixture(scope="module")
@@ -161,12 +160,12 @@ def test_a_resumed_student_ends_at_the_same_bits(parent: Path) -> None:
     def run(trainer: Any, stop_at: int) -> Any:
         kept: list[Any] = []
         calls = iter(range(1, 1000))
-        trainer.run(Hooks(lambda loss: None, lambda t: kept.append(t.state("d")), lambda: next(calls) == stop_at, 1e9))
+        trainer.run(save=lambda *state: kept.append(state), stopping=lambda: next(calls) == stop_at)
         return kept[-1]
 
     whole, half, again = made(), made(), made()
     expected, _ = run(whole, 0)
-    again.restore(*run(half, 5), "d")
+    again.restore(*run(half, 5))
     found, _ = run(again, 0)
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     assert "weights.span.weight" in found

@@ -1,6 +1,5 @@
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,26 +9,22 @@ from pydantic import ValidationError
 
 from training.config import Recipe
 from training.data import prepare
-from training.errors import Diverged, StateError
+from training.errors import StateError, TrainingError
 from training.fit import new_network, new_trainer
 from training.flow_matching import Validation
 from training.state import Header
-from training.trainer import Hooks, Trainer, average_decay
+from training.trainer import Trainer, average_decay
 
 State = tuple[dict[str, torch.Tensor], Header]
 
 
 def trainer(recipe: Recipe) -> Trainer:
     data = prepare(recipe)
-    return Trainer(recipe, new_network(recipe, data), data.train, torch.device("cpu"))
-
-
-def hooks(stopping: Callable[[], bool] = lambda: False, save: Callable[[Trainer], None] = lambda t: None) -> Hooks:
-    return Hooks(step=lambda loss: None, save=save, stopping=stopping, save_every=1e9)
+    return Trainer(recipe, new_network(recipe, data), data, torch.device("cpu"))
 
 
 def assert_same(a: Trainer, b: Trainer) -> None:
-    (left, first), (right, second) = a.state("d"), b.state("d")
+    (left, first), (right, second) = a.state(), b.state()
     assert left.keys() == right.keys()
     for name in left:
         assert torch.equal(left[name], right[name]), name
@@ -39,7 +34,7 @@ def assert_same(a: Trainer, b: Trainer) -> None:
 def test_seed_decides_the_run(recipe: Recipe):
     runs = [trainer(recipe), trainer(recipe), trainer(recipe.model_copy(update={"seed": 1}))]
     for run in runs:
-        assert run.run(hooks())
+        assert run.run()
         assert run.step == 16
     assert_same(runs[0], runs[1])
     assert runs[0].last_loss != runs[2].last_loss
@@ -49,26 +44,29 @@ def test_seed_decides_the_run(recipe: Recipe):
 def test_stopping_at_any_step_and_going_on_changes_no_bit(recipe: Recipe, ema: float):
     recipe = recipe.model_copy(update={"ema": ema})
     whole = trainer(recipe)
-    whole.run(hooks())
+    whole.run()
     for step in (1, 3, 4, 7, 15, 16):
         first = trainer(recipe)
         states: list[State] = []
-        complete = first.run(hooks(lambda t=first, s=step: t.step == s, lambda t, s=states: s.append(t.state("d"))))
+        complete = first.run(
+            save=lambda *state, s=states: s.append(state), stopping=lambda t=first, s=step: t.step == s
+        )
         assert complete is (step == 16)
         second = trainer(recipe)
-        second.restore(*states[-1], "d")
+        second.restore(*states[-1])
         assert second.step == step
-        assert second.run(hooks())
+        assert second.run()
         assert_same(whole, second)
 
 
-def test_every_sample_is_seen_once_an_epoch(recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
+def test_every_sample_is_seen_once_an_epoch_in_a_new_order(recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
     run = trainer(recipe)
     seen: list[int] = []
     step = run._train_step
     monkeypatch.setattr(run, "_train_step", lambda rows: (seen.extend(rows.tolist()), step(rows)))
-    run.run(hooks())
+    run.run()
     assert [sorted(seen[begin : begin + 60]) for begin in range(0, 240, 60)] == [list(range(60))] * 4
+    assert seen[:60] != seen[60:120], "each epoch has an order of its own"
 
 
 def test_average_is_the_moving_average_of_the_weights(recipe: Recipe):
@@ -80,7 +78,7 @@ def test_average_is_the_moving_average_of_the_weights(recipe: Recipe):
     def follow(loss: float | None) -> None:
         average.lerp_(parameter.detach(), 1 - average_decay(recipe.ema, next(steps)))
 
-    run.run(Hooks(follow, lambda t: None, lambda: False, 1e9))
+    run.run(follow)
     assert torch.allclose(dict(run.published().named_parameters())[name], average, atol=1e-6)
     assert not torch.equal(average, parameter)
 
@@ -101,7 +99,7 @@ def test_a_short_run_is_published_as_trained_and_judged_by_what_is_published(rec
     validation = Validation.of(recipe.seed, data.reference, None, torch.device("cpu"))
     at_first = np.mean(validation.losses(runs[0].network, {}))
     for run in runs:
-        run.run(hooks())
+        run.run()
         assert run.held_out_loss == pytest.approx(np.mean(validation.losses(run.published(), {})), rel=1e-6)
     averaged, last = (run.held_out_loss for run in runs)
     assert averaged is not None
@@ -120,7 +118,7 @@ def overfitting(recipe: Recipe, **changes: Any) -> Trainer:
 
 def test_a_run_ends_when_its_held_out_loss_rises_and_publishes_the_best(recipe: Recipe):
     run = overfitting(recipe)
-    assert run.run(hooks())
+    assert run.run()
     steps, losses = zip(*((step, np.mean(by_time)) for step, by_time in run.validations), strict=True)
     assert steps == tuple(range(20, run.step + 1, 20))
     assert run.best is not None
@@ -133,29 +131,29 @@ def test_a_run_ends_when_its_held_out_loss_rises_and_publishes_the_best(recipe: 
 
 def test_a_resumed_run_ends_at_the_same_step_with_the_same_best_weights(recipe: Recipe):
     whole = overfitting(recipe)
-    whole.run(hooks())
+    whole.run()
     assert whole.best is not None
     for step in (whole.best[0] - 1, whole.best[0] + 3, whole.step):
         first, states = overfitting(recipe), list[State]()
-        first.run(hooks(lambda t=first, s=step: t.step == s, lambda t, s=states: s.append(t.state("d"))))
+        first.run(save=lambda *state, s=states: s.append(state), stopping=lambda t=first, s=step: t.step == s)
         second = overfitting(recipe)
-        second.restore(*states[-1], "d")
-        assert second.run(hooks())
+        second.restore(*states[-1])
+        assert second.run()
         assert_same(whole, second)
 
 
 def test_a_run_of_steps_may_end_within_an_epoch(recipe: Recipe):
     run = trainer(recipe.model_copy(update={"epochs": None, "steps": 6}))
-    assert run.run(hooks())
+    assert run.run()
     assert (run.step, len(run.losses)) == (6, 2)
     short = trainer(recipe.model_copy(update={"epochs": None, "steps": 1}))
-    assert short.run(hooks())
+    assert short.run()
     assert short.last_loss is not None
 
 
 def test_without_ema_the_last_weights_are_published(recipe: Recipe):
     run = trainer(recipe.model_copy(update={"ema": 0.0}))
-    run.run(hooks())
+    run.run()
     for published, trained in zip(run.published().parameters(), run.network.parameters(), strict=True):
         assert torch.equal(published, trained)
         assert not published.requires_grad
@@ -164,7 +162,7 @@ def test_without_ema_the_last_weights_are_published(recipe: Recipe):
 def test_training_lowers_the_loss(recipe: Recipe):
     run = trainer(recipe.model_copy(update={"epochs": 150, "learning_rate": 1e-2}))
     losses: list[float | None] = []
-    run.run(Hooks(losses.append, lambda t: None, lambda: False, 1e9))
+    run.run(losses.append)
     first, last = losses[4], losses[-1]
     assert first is not None
     assert last is not None
@@ -181,36 +179,36 @@ def test_a_lost_number_stops_the_run_and_is_never_saved(recipe: Recipe, where: s
             (run.data if where == "data" else next(run.network.parameters()).data).fill_(float("nan"))
         return run.step == 6  # asks for a save in the middle of an epoch
 
-    with pytest.raises(Diverged, match=r"not finite at step 6 \(epoch 2\); learning_rate is 0.001, try 0.0001"):
-        run.run(hooks(spoil, saves.append))
+    with pytest.raises(TrainingError, match=r"not finite at step 6 \(epoch 2\); learning_rate is 0.001, try 0.0001"):
+        run.run(save=lambda *state: saves.append(state), stopping=spoil)
     assert not saves
 
 
 def test_a_state_of_other_data_or_another_network_is_refused(recipe: Recipe):
     run = trainer(recipe)
-    run.run(hooks(lambda: True))
-    tensors, header = run.state("these data")
+    run.run(stopping=lambda: True)
+    tensors, header = run.state()
     with pytest.raises(StateError, match="different data"):
-        trainer(recipe).restore(tensors, header, "those data")
+        trainer(recipe).restore(tensors, header.model_copy(update={"data": "others"}))
     del tensors[sorted(tensors)[0]]
     with pytest.raises(StateError, match="does not fit"):
-        trainer(recipe).restore(tensors, header, "these data")
+        trainer(recipe).restore(tensors, header)
 
 
 @pytest.mark.parametrize("step", [10**15, 17, 12, 3])
 def test_a_state_of_an_invented_step_is_refused(recipe: Recipe, step: int):
     run = trainer(recipe)
-    run.run(hooks(lambda: run.step == 8))
-    tensors, header = run.state("d")
+    run.run(stopping=lambda: run.step == 8)
+    tensors, header = run.state()
     with pytest.raises(StateError, match=f"the saved state says step {step}"):
-        trainer(recipe).restore(tensors, header.model_copy(update={"step": step}), "d")
+        trainer(recipe).restore(tensors, header.model_copy(update={"step": step}))
     losses = [0.1] * (step // run.steps_per_epoch) if step <= 16 else []
     with pytest.raises(StateError, match=f"the saved state says step {step}"):
-        trainer(recipe).restore(tensors, header.model_copy(update={"step": step, "losses": losses}), "d")
-    trainer(recipe).restore(tensors, header, "d")
+        trainer(recipe).restore(tensors, header.model_copy(update={"step": step, "losses": losses}))
+    trainer(recipe).restore(tensors, header)
 
 
 def test_a_header_has_no_negative_step(recipe: Recipe):
-    _, header = trainer(recipe).state("d")
+    _, header = trainer(recipe).state()
     with pytest.raises(ValidationError):
         Header.model_validate(header.model_dump() | {"step": -5})

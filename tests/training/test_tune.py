@@ -208,10 +208,10 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
     monkeypatch.setattr(command, "VALIDATED", 16)
     folder = saved(tmp_path, NamedCondition.label(classes=3))
     checkpoint = load(folder)
-    given, _, strengths = command._conditions(checkpoint, (1.0, 3.0), 12)
-    assert given is not None
-    assert strengths is not None
-    pairs = {(int(label), float(g)) for label, g in zip(given, strengths, strict=True)}
+    field = paths_of(checkpoint, (1.0, 3.0), 0, 0, 12)[0]
+    assert isinstance(field.conditions, torch.Tensor)
+    assert isinstance(field.guidance, torch.Tensor)
+    pairs = {(int(label), float(g)) for label, g in zip(field.conditions, field.guidance, strict=True)}
     assert {label for label, _ in pairs} == {0, 1, 2}
     assert {g for _, g in pairs} == {1.0, 3.0}
     plain, guided = (paths_of(checkpoint, (g,), 0, 0, 6)[2].states for g in (1.0, 3.0))

@@ -18,7 +18,7 @@ from training.data_config import DATASETS
 from training.errors import UsageError
 from training.fit import Options, fit, new_trainer
 from training.flow_matching import BINS, Validation, optimal_coupling
-from training.trainer import Hooks, Trainer
+from training.trainer import Trainer
 
 ALL = {
     "schedule": "cosine",
@@ -40,12 +40,6 @@ def recipe(**fields: Any) -> Recipe:
 
 def made(recipe: Recipe) -> Trainer:
     return new_trainer(recipe, prepare(recipe), torch.device("cpu"))
-
-
-def hooks(stop_at: int = 0, saves: list[Any] | None = None) -> Any:
-    calls = itertools.count(1)
-    keep = (lambda trainer: saves.append(trainer.state("d"))) if saves is not None else (lambda trainer: None)
-    return Hooks(lambda loss: None, keep, lambda: next(calls) == stop_at, 1e9)
 
 
 @pytest.mark.parametrize("name", ["moons", "circles", "digits", "mnist"])
@@ -71,15 +65,15 @@ def test_every_recipe_that_ships_is_valid(path: Path):
 
 def test_with_everything_switched_on_a_resumed_run_ends_at_the_same_bits():
     whole = made(recipe())
-    assert whole.run(hooks())
+    assert whole.run()
     saves: list[Any] = []
     first = made(recipe())
-    assert not first.run(hooks(2, saves))
+    assert not first.run(save=lambda *state: saves.append(state), stopping=lambda: first.step == 2)
     second = made(recipe())
     tensors, header = saves[-1]
-    second.restore(tensors, header, "d")
-    assert second.run(hooks())
-    left, right = whole.state("d"), second.state("d")
+    second.restore(tensors, header)
+    assert second.run()
+    left, right = whole.state(), second.state()
     assert all(torch.equal(left[0][name], right[0][name]) for name in left[0])
     assert left[1].losses == right[1].losses
     assert left[1].validations == right[1].validations
@@ -130,7 +124,7 @@ def test_the_rate_reaches_its_height_in_a_run_of_any_length(warmup: float):
 
 def test_the_gradient_is_cut():
     run = made(recipe(clip=1e-3))
-    run.run(hooks(1))
+    run.run(stopping=lambda: True)
     squares = [p.grad.square().sum() for p in run.network.parameters() if p.grad is not None]
     assert float(torch.stack(squares).sum().sqrt()) == pytest.approx(1e-3, rel=1e-3)
 

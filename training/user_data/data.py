@@ -36,15 +36,15 @@ def pin(recipe: Recipe) -> Recipe:
     Raises:
         DataError: the data cannot be read, or their hash differs from that in the recipe.
     """
-    if not isinstance(recipe.data, VectorsData | ImagesData):
+    if not isinstance(recipe.data, OwnData):
         return recipe
-    found = content_hash(recipe.data)
-    if recipe.data.sha256 not in ("", found):
+    sha256 = content_hash(recipe.data)
+    if recipe.data.sha256 not in ("", sha256):
         raise DataError(
-            f"data {recipe.data.path} are not those of the recipe: their sha256 is {found}, data.sha256 is "
+            f"data {recipe.data.path} are not those of the recipe: their sha256 is {sha256}, data.sha256 is "
             f"{recipe.data.sha256}; restore them, or leave data.sha256 out"
         )
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"sha256": found})})
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"sha256": sha256})})
 
 
 def content_hash(config: OwnData) -> str:
@@ -106,7 +106,7 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
         condition=condition,
         conditions=None if conditions is None else conditions[train],
         reference_conditions=None if conditions is None else conditions[held_out],
-        condition_names=tuple(config.condition) if isinstance(config, VectorsData) else (),
+        condition_names=read.condition_names,
         notes=(*read.notes, *_only_trained(read, held_out), *lines),
     )
 
@@ -116,7 +116,7 @@ def _of_rows(read: Read, config: VectorsData, train: Rows, held_out: Rows) -> tu
     rows = read.samples.astype(np.float64, copy=False)
     columns = columns_of(read.names, read.units, rows[train], rows[held_out], config)
     space = standardised(rows[train], rows[held_out], columns, config.path, config.scale == "robust")
-    return space, [*_far(read, config, columns), *_kept(columns, rows[held_out]), *_transformed(columns, rows[train])]
+    return space, [*_far(read, config, columns), *_remarks(columns, rows[train], rows[held_out])]
 
 
 def _of_pictures(read: Read, config: ImagesData, train: Rows, held_out: Rows, as_picture: bool) -> SampleSpace:
@@ -137,13 +137,12 @@ def _only_trained(read: Read, held_out: Rows) -> list[str]:
     """Return a line that names the classes without a held-out sample, if there are any."""
     if read.condition is None or read.condition.classes is None or read.conditions is None:
         return []
-    counts = np.bincount(read.conditions, minlength=read.condition.classes)
-    tested = np.bincount(read.conditions[held_out], minlength=read.condition.classes)
+    counts, tested = (
+        np.bincount(rows, minlength=read.condition.classes) for rows in (read.conditions, read.conditions[held_out])
+    )
     names = read.condition.names or range(read.condition.classes)
     small = [f"{name} ({count:,})" for name, count, held in zip(names, counts, tested, strict=True) if not held]
-    if not small:
-        return []
-    return [f"no sample is held out of {listed(small)}, so nothing is measured on them"]
+    return [f"no sample is held out of {listed(small)}, so nothing is measured on them"] if small else []
 
 
 def _far(read: Read, config: VectorsData, columns: Sequence[ColumnCard]) -> list[str]:
@@ -159,51 +158,34 @@ def _far(read: Read, config: VectorsData, columns: Sequence[ColumnCard]) -> list
         "it is scaled by quartiles" if robust else advice + more,
     )
     if read.condition is not None and read.condition.classes is None and read.conditions is not None:
-        width = read.conditions.shape[1]
-        names = config.condition if len(config.condition) == width else range(width)
-        lines += outliers(read.conditions, [f"{name} of the condition" for name in names], read.lines, advice)
+        names = [f"{name} of the condition" for name in read.condition_names]
+        lines += outliers(read.conditions, names, read.lines, advice)
     return lines
 
 
-def _transformed(columns: Sequence[ColumnCard], train: NDArray[np.float64]) -> list[str]:
-    """Return lines that name the columns of which the logarithm, or the quantiles, are learned."""
-    logs = [
-        f"{column.name} (skewness {skewness(values):.1f})"
-        for column, values in zip(columns, train.T, strict=bool(columns))
-        if column.transform in ("log", "log1p")
-    ]
-    quantiles = [column.name for column in columns if column.transform == "quantile"]
-    how = {
-        "learned by logarithm, so that no sample is negative": logs,
-        "learned by quantiles, as tails are long or there are several peaks": quantiles,
-    }
-    undo = '--no-transform (data.transforms = "none") transforms no columns but those named'
-    return [f"{what}: {listed(names)}; {undo}" for what, names in how.items() if names]
-
-
-def _kept(columns: Sequence[ColumnCard], held_out: NDArray[np.float64]) -> list[str]:
-    """Return lines that name the columns that are rounded, and those that vary in held-out rows only."""
+def _remarks(columns: Sequence[ColumnCard], train: NDArray[np.float64], held_out: NDArray[np.float64]) -> list[str]:
+    """Return lines that name the columns that are rounded, that vary in held-out rows only, or that are transformed."""
     if not columns:
         return [f"more than {MAX_COLUMNS:,} columns are neither named in the card nor rounded"]
-    lines = []
-    whole = [
-        f"{column.name} ({'yes/no' if column.kind == 'yes-no' else f'{column.low:.15g} to {column.high:.15g}'})"
-        for column in columns
-        if column.kind != "number" and column.low < column.high
-    ]
-    if whole:
-        lines.append(
-            f"every value is whole, so samples are rounded and stay in range: {listed(whole)}; --no-round (data.round "
-            "= false) leaves them as they are"
-        )
-    varies = (held_out != [column.low for column in columns]).any(0)
-    still = [
-        f"{column.name} ({column.low:.15g})"
-        for column, elsewhere in zip(columns, varies, strict=True)
-        if column.low == column.high and elsewhere
-    ]
-    if still:
-        lines.append(
-            f"varies in the held-out rows only, so all samples have the value of the training rows: {listed(still)}"
-        )
-    return lines
+    logs = [place for place, column in enumerate(columns) if column.transform in ("log", "log1p")]
+    undo = '--no-transform (data.transforms = "none") transforms no columns but those named'
+    remarks = {
+        "every value is whole, so samples are rounded and stay in range: {}; --no-round (data.round = false) leaves "
+        "them as they are": [
+            f"{column.name} ({'yes/no' if column.kind == 'yes-no' else f'{column.low:.15g} to {column.high:.15g}'})"
+            for column in columns
+            if column.kind != "number" and column.low < column.high
+        ],
+        "varies in the held-out rows only, so all samples have the value of the training rows: {}": [
+            f"{column.name} ({column.low:.15g})"
+            for column, values in zip(columns, held_out.T, strict=True)
+            if column.low == column.high and (values != column.low).any()
+        ],
+        f"learned by logarithm, so that no sample is negative: {{}}; {undo}": [
+            f"{columns[place].name} (skewness {skewness(train[:, place]):.1f})" for place in logs
+        ],
+        f"learned by quantiles, as tails are long or there are several peaks: {{}}; {undo}": [
+            column.name for column in columns if column.transform == "quantile"
+        ],
+    }
+    return [line.format(listed(names)) for line, names in remarks.items() if names]

@@ -25,7 +25,7 @@ from models.messages import first_line
 from training.arrays import ARRAYS, load_arrays, read_idx
 from training.data_config import ImagesData
 from training.errors import DataError
-from training.user_data.read import Read, classes, describe_classes, listed
+from training.user_data.read import Read, classes, listed
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -117,11 +117,13 @@ def picture_files(folder: Path) -> tuple[list[Path], str]:
     files: list[Path] = []
     skipped: dict[str, list[str]] = {}
     for path in _walk(folder):
-        if kind := _skipped_as(path):
-            shown = path.suffix if kind == "of other kinds" and path.suffix else path.name
-            skipped.setdefault(kind, []).append(shown)
-        else:
+        other = path.suffix.lower() not in PICTURES
+        kind = _ignored(path.name) or ("of other kinds" if other else "")
+        if not kind and path.is_file():
             files.append(path)
+        else:
+            shown = path.suffix if kind == "of other kinds" and path.suffix else path.name
+            skipped.setdefault(kind or "that are broken links or not files", []).append(shown)
     parts = []
     for kind, names in sorted(skipped.items()):
         different = sorted(set(names))
@@ -136,19 +138,11 @@ def picture_files(folder: Path) -> tuple[list[Path], str]:
     return sorted(files), summary
 
 
-def _skipped_as(path: Path) -> str:
-    """Return why a file or folder is skipped, as words that follow a count; empty for pictures."""
-    if path.name.startswith("."):
+def _ignored(name: str) -> str:
+    """Return why a file or folder of this name is skipped, as words that follow a count; empty for others."""
+    if name.startswith("."):
         return "hidden"
-    if _of_system(path.name):
-        return "of the system"
-    if path.suffix.lower() not in PICTURES:
-        return "of other kinds"
-    return "" if path.is_file() else "that are broken links or not files"
-
-
-def _of_system(name: str) -> bool:
-    return name.lower() in _SYSTEM or name.startswith("~$")
+    return "of the system" if name.lower() in _SYSTEM or name.startswith("~$") else ""
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -161,7 +155,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         parent, entered = Path(place), []
         for name in sorted(folders):
             path = parent / name
-            if name.startswith(".") or _of_system(name):
+            if _ignored(name):
                 yield path
             # A linked folder that contains itself would never end.
             elif not (path.is_symlink() and parent.resolve().is_relative_to(path.resolve())):
@@ -279,8 +273,8 @@ def _read_file(path: Path, config: ImagesData) -> Read:
 
 
 def _labelled(samples: NDArray[np.float32], path: Path, labels: NDArray[Any], notes: tuple[str, ...]) -> Read:
-    condition, numbers = classes(path, labels)
-    return Read(samples, condition, numbers, (*notes, describe_classes(condition, numbers)))
+    condition, numbers, line = classes(path, labels)
+    return Read(samples, condition, numbers, (*notes, line))
 
 
 def _array(path: Path) -> NDArray[Any]:

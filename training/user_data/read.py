@@ -32,6 +32,7 @@ class Read:
         conditions: labels (samples,) int64 or vectors (samples, width) float64, or None.
         notes: lines for the user that describe what was read.
         names: names of the columns of rows; empty for pictures.
+        condition_names: names of the numbers of a condition vector; empty if there is none.
         lines: the line of the file in which each row ends, counted from 1; empty for files without lines.
         units: units of columns by name, of those that have one.
     """
@@ -41,6 +42,7 @@ class Read:
     conditions: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    condition_names: tuple[str, ...] = ()
     lines: Sequence[int] = ()
     units: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,26 +52,38 @@ def listed(items: Sequence[str]) -> str:
     return ", ".join(items[:LISTED]) + (", ..." if len(items) > LISTED else "")
 
 
-def classes(path: Path, labels: NDArray[Any]) -> tuple[NamedCondition, NDArray[np.int64]]:
+def classes(path: Path, labels: NDArray[Any]) -> tuple[NamedCondition, NDArray[np.int64], str]:
     """Number the classes of labels, words or whole numbers, in their order; names are kept unless they are 0, 1, 2, ...
 
     Different texts are different classes: labels are numbers only if each has one way to write it (see `_whole`).
+
+    Returns:
+        The condition, the number of each label, and a line with the classes and the number of samples of each.
 
     Raises:
         DataError: a label is neither a word nor a whole number.
     """
     if labels.dtype.kind == "U":
         labels = _whole(labels)
-    if labels.dtype.kind == "f" and (labels == np.floor(labels)).all() and (np.abs(labels) <= MAX_EXACT).all():
-        labels = labels.astype(np.int64)
+    if labels.dtype.kind == "f":
+        odd = labels[(labels != np.floor(labels)) | (np.abs(labels) > MAX_EXACT)]
+        labels = odd if len(odd) else labels.astype(np.int64)
     if labels.dtype.kind not in "iuU":
         raise DataError(
-            f"data {path}: labels are {labels.dtype}, such as {_odd(labels)!r}; whole numbers or words are needed. "
-            "A quantity that varies smoothly is a condition, not a label"
+            f"data {path}: labels are {labels.dtype}, such as {labels.tolist()[0]!r}; whole numbers or words are "
+            "needed. A quantity that varies smoothly is a condition, not a label"
         )
-    found, numbers = np.unique(labels, return_inverse=True)
-    names = None if np.array_equal(found, np.arange(len(found))) else tuple(str(name) for name in found)
-    return NamedCondition.label(len(found), names), numbers.astype(np.int64).reshape(-1)
+    distinct, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    names = tuple(map(str, distinct))
+    line = f"{len(names)} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
+    values: dict[Decimal, str] = {}
+    for name in filter(is_number, names):
+        if (other := values.setdefault(Decimal(name), name)) != name:
+            line += f"; {other} and {name} are different texts, so different classes"
+            break
+    numbered = np.array_equal(distinct, np.arange(len(distinct)))
+    condition = NamedCondition.label(len(names), None if numbered else names)
+    return condition, numbers.astype(np.int64).reshape(-1), line
 
 
 def missing(labels: NDArray[Any]) -> list[int]:
@@ -92,25 +106,6 @@ def _whole(labels: NDArray[np.str_]) -> NDArray[Any]:
         numbers = labels.astype(np.float64)
         return labels if (numbers == np.floor(numbers)).all() else numbers
     return labels
-
-
-def _odd(labels: NDArray[Any]) -> Any:
-    """Return an example of a label that is not a whole number."""
-    if labels.dtype.kind == "f":
-        labels = labels[(labels != np.floor(labels)) | (np.abs(labels) > MAX_EXACT)]
-    return labels[0].item() if labels.dtype.kind in "fb" else labels[0]
-
-
-def describe_classes(condition: NamedCondition, numbers: NDArray[np.int64]) -> str:
-    """Return a line with the classes and the number of samples of each."""
-    counts = np.bincount(numbers)
-    names = condition.names or tuple(map(str, range(len(counts))))
-    line = f"{len(counts)} classes: {listed([f'{n} {count:,}' for n, count in zip(names, counts, strict=True)])}"
-    values: dict[Decimal, str] = {}
-    for name in filter(is_number, names):
-        if (other := values.setdefault(Decimal(name), name)) != name:
-            return f"{line}; {other} and {name} are different texts, so different classes"
-    return line
 
 
 _NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)", re.ASCII | re.IGNORECASE)

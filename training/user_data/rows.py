@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from training.arrays import load_arrays
 from training.data_config import VectorsData
 from training.errors import DataError
 from training.spaces import MAX_EXACT, deviations
-from training.user_data.read import LISTED, Read, classes, describe_classes, is_number, listed, missing
+from training.user_data.read import LISTED, Read, classes, is_number, listed, missing
 
 _FEW = 20
 """Rows from which on a value may be told to be far from the others."""
@@ -55,11 +56,10 @@ def read_vectors(config: VectorsData) -> Read:
     if "" in arrays and (config.label or config.condition):
         raise DataError(f"data {path}: an .npy file has no labels or conditions; use an .npz with one array for each")
     labels = _take(path, arrays, config.label) if config.label else None
-    if len(config.condition) > 1:
-        raise DataError(f"data.condition is {config.condition}; for an .npz it must name one array of vectors")
-    vectors = _take(path, arrays, config.condition[0]) if config.condition else None
-    if len(config.columns) > 1:
-        raise DataError(f"data.columns is {config.columns}; for an .npz it must name one array of samples")
+    for option, names, content in (("condition", config.condition, "vectors"), ("columns", config.columns, "samples")):
+        if len(names) > 1:
+            raise DataError(f"data.{option} is {names}; for an .npz it must name one array of {content}")
+    vectors = _numbered(_take(path, arrays, config.condition[0]), config.condition[0]) if config.condition else None
     if config.columns:
         rows = _take(path, arrays, config.columns[0])
     elif len(arrays) == 1:
@@ -69,11 +69,13 @@ def read_vectors(config: VectorsData) -> Read:
             f"data {path} has the arrays {', '.join(arrays)}; name the samples: --columns {next(iter(arrays))}, or in "
             f'a recipe data.columns = ["{next(iter(arrays))}"]'
         )
-    return _checked(path, _numbered(rows), labels, None if vectors is None else _numbered(vectors))
+    return _checked(path, _numbered(rows), labels, vectors)
 
 
-def _numbered(rows: NDArray[Any]) -> Columns:
-    return rows, [str(place) for place in range(rows.shape[1] if rows.ndim == 2 else 0)]
+def _numbered(rows: NDArray[Any], alone: str = "0") -> Columns:
+    """Return columns that are named by their places from 0; a single one has a name of its own."""
+    width = rows.shape[1] if rows.ndim == 2 else 0
+    return rows, [alone] if width == 1 else [str(place) for place in range(width)]
 
 
 def _take(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
@@ -120,8 +122,9 @@ class _Table:
             for column, place in enumerate(places):
                 if not is_number(row[place]):
                     raise self._wrong(line, place, f"a number is needed{_hint(row[place])}")
-                numbers[line, column] = float(row[place])
-                if abs(numbers[line, column]) >= MAX_EXACT and _loses_digits(row[place].strip()):
+                numbers[line, column] = value = float(row[place])
+                whole = abs(value) >= MAX_EXACT and row[place].strip().lstrip("+-").isdecimal()
+                if whole and Decimal(row[place].strip()) != Decimal(value):
                     raise self._wrong(
                         line, place, "it has more digits than float64 holds; subtract an offset from the column"
                     )
@@ -299,12 +302,6 @@ def _hint(cell: str) -> str:
     return " (there is nothing)" if not cell.strip() else ""
 
 
-def _loses_digits(text: str) -> bool:
-    """Return whether float64 cannot represent a whole number to its last digit."""
-    digits = text.lstrip("+-")
-    return digits.isdecimal() and int(float(text)) != int(text)
-
-
 def _checked(
     path: Path, samples: Columns, labels: NDArray[Any] | None, vectors: Columns | None, notes: tuple[str, ...] = ()
 ) -> Read:
@@ -324,8 +321,8 @@ def _checked(
             raise DataError(
                 f"data {path}: the label of sample {place} (counted from 0) is missing: it is {labels[place].item()!r}"
             )
-        condition, numbers = classes(path, labels)
-        return Read(rows, condition, numbers, (*notes, describe_classes(condition, numbers)), names)
+        condition, numbers, line = classes(path, labels)
+        return Read(rows, condition, numbers, (*notes, line), names)
     if vectors is None:
         return Read(rows, notes=notes, names=names)
     conditions = _numbers(path, "the conditions", vectors)
@@ -334,7 +331,7 @@ def _checked(
     constant = [name for name, column in zip(vectors[1], conditions.T, strict=True) if column.min() == column.max()]
     if constant:
         notes = (*notes, f"conditions that never change, so that samples cannot follow them: {', '.join(constant)}")
-    return Read(rows, NamedCondition.vector(conditions.shape[1]), conditions, notes, names)
+    return Read(rows, NamedCondition.vector(conditions.shape[1]), conditions, notes, names, tuple(vectors[1]))
 
 
 def _numbers(path: Path, what: str, columns: Columns) -> NDArray[np.float64]:

@@ -17,8 +17,6 @@ import numpy as np
 
 from pathline.errors import PathlineError
 
-EXTENSIONS = (".npz", ".npy", ".png", ".csv", ".json")
-
 
 def save(
     path: Path,
@@ -37,37 +35,36 @@ def save(
         picture: Makes the PNG.
 
     Raises:
-        ValueError: The extension is not one of `EXTENSIONS`, or there is no picture.
+        ValueError: The extension is none of .npz, .npy, .png, .csv and .json, or there is no picture.
         OSError: The file cannot be written.
     """
-    parts = dict(_real(arrays))
-    extension = path.suffix.lower()
-    if extension not in EXTENSIONS:
-        raise ValueError(f"{str(path)!r} has no known extension; use one of {', '.join(EXTENSIONS)}")
-    content = picture() if extension == ".png" else b""  # before the file is created
+    parts: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():  # a complex one as its real and imaginary parts, as the service writes it
+        is_complex = array.dtype.kind == "c"
+        parts |= {f"{name}_real": np.real(array), f"{name}_imag": np.imag(array)} if is_complex else {name: array}
+
+    def write_npz(file: IO[bytes]) -> None:
+        document = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        np.savez(file, **cast("Any", {**parts, "meta": document}))
+
+    def write_json(file: IO[bytes]) -> None:
+        lists = {name: numbers(array) for name, array in parts.items() if name not in meta}
+        file.write(json.dumps({**lists, **meta}, allow_nan=False).encode() + b"\n")
+
+    writers: dict[str, Callable[[IO[bytes]], object]] = {
+        ".npz": write_npz,
+        ".npy": lambda file: np.save(file, next(iter(arrays.values())), allow_pickle=False),
+        ".png": lambda file: file.write(content),
+        ".csv": lambda file: write_csv(file, columns),
+        ".json": write_json,
+    }
+    write = writers.get(path.suffix.lower())
+    if write is None:
+        raise ValueError(f"{str(path)!r} has no known extension; use one of {', '.join(writers)}")
+    content = picture() if path.suffix.lower() == ".png" else b""  # before the file is created
     with replacing(path) as file:
-        if extension == ".npz":
-            parts["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-            np.savez(file, **cast("Any", parts))
-        elif extension == ".npy":
-            np.save(file, next(iter(arrays.values())), allow_pickle=False)
-        elif extension == ".csv":
-            write_csv(file, columns)
-        elif extension == ".json":
-            lists = {name: numbers(array) for name, array in parts.items() if name not in meta}
-            file.write(json.dumps({**lists, **meta}, allow_nan=False).encode() + b"\n")
-        else:
-            file.write(content)
+        write(file)
     return path
-
-
-def _real(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield arrays by name; a complex one as its real and imaginary parts, as the service writes it."""
-    for name, array in arrays.items():
-        if array.dtype.kind == "c":
-            yield from ((f"{name}_real", np.real(array)), (f"{name}_imag", np.imag(array)))
-        else:
-            yield name, array
 
 
 def write_csv(file: IO[bytes], columns: Mapping[str, np.ndarray], head: bool = True) -> None:

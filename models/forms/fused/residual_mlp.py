@@ -43,10 +43,10 @@ from solvers import resolve
 from solvers.bank import Bank
 from solvers.compiled import Index, Records, array_at, compiled
 from solvers.errors import RUNNING
-from solvers.kernels_cpu import CONTROLLED, control, query, receive
+from solvers.kernels_cpu import control, query, receive, settle
 from solvers.lanes import Admission, Lanes
-from solvers.plan import MID
-from solvers.state import RunLimits, Runner
+from solvers.plan import CONTROLLED, MID
+from solvers.state import Runner
 from solvers.trace import StepLog
 
 _BLOCK = 144
@@ -77,8 +77,10 @@ def _run(lanes, states, k, pins, weights, rows, times, log, kinds, limits, addre
         present, ended = receive(lanes, states, k, pins, weights, rows, times, order, v, kinds, True)
         done += 1
         if present & ~until & CONTROLLED:
-            decided, full = control(lanes, states, k, pins, weights, rows, kinds, present & ~until, log)
-            ended += decided
+            index, after, error, decided, full = control(
+                lanes, states, k, pins, weights, rows, kinds, present & ~until, log
+            )
+            ended += decided + settle(lanes, index, after, error, rows, states, k)
             present &= until | ~CONTROLLED
         if ended:
             if left == len(lanes):
@@ -307,18 +309,18 @@ class FusedResidualMLP:
         bank: Bank,
         log: StepLog,
         kinds: Index,
-        limits: RunLimits,
+        limits: tuple[int, int, int],
     ) -> tuple[int, int, int, bool]:
         x = torch.empty(states.shape)
         t, v = x.new_empty(x.shape[0]), torch.empty_like(x)
         vectors, chosen = self._conditions(condition, x)
-        if limits.more:  # these are changed as lanes end
+        if limits[2]:  # these are changed as lanes end
             vectors, chosen = (None if tensor is None else tensor.clone() for tensor in (vectors, chosen))
         addresses = tuple(0 if tensor is None else tensor.data_ptr() for tensor in (x, t, vectors, chosen, v))
         constants = (self._sizes, self._epsilon, self._parameters, self._work())
         present, ended, calls, full = _run(
             *(lanes, states, k, pins, bank.weights, bank.rows, bank.times, log.arrays),
-            *(kinds, (limits.calls, limits.kinds, limits.more), addresses, constants),
+            *(kinds, limits, addresses, constants),
         )
         if calls == 0:
             raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")

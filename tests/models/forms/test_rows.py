@@ -24,7 +24,7 @@ from models.forms.rows import (
 from models.noise import noise
 from models.shapes import FreeAxis
 from models.velocity import VelocityError
-from solvers.derived import JacobianField, LogDensityField
+from solvers.derived import jacobian_field, log_density_field
 
 ROWS = [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 16, 31, 33, 48, 63, 64, 65, 100, 127, 129, 255, 256, 300]
 
@@ -86,7 +86,7 @@ def test_what_is_made_of_a_network_of_odd_width_has_its_forms(kind: str) -> None
         field: Any = adapt(velocity, TimeCard(noise_at=1, data_at=0, scale=1000.0))
         assert field_rows(field, (2,), torch.float32, max_rows=128).counts
         return
-    field = JacobianField((2,)) if kind == "jacobian" else LogDensityField((2,))
+    field = jacobian_field((2,)) if kind == "jacobian" else log_density_field((2,))
     whole = (field.width + field.constants,)
     stable = field_rows(velocity, whole, torch.float32, max_rows=128, derive=field, examples=field.examples)
     assert stable.deterministic

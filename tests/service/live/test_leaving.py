@@ -135,7 +135,7 @@ def test_keep_alive_is_used_again_after_six_idle_seconds(live: Live) -> None:
 def test_sigterm_under_load_loses_no_accepted_request(launch: Callable[..., Live]) -> None:
     live = launch(drain_s=60)
     held = [
-        sent(live, {**LONG, "num_samples": 100, "steps": 5_000}, path)
+        sent(live, {**LONG, "num_samples": 100, "steps": 2_000}, path)
         for path in ("/v1/sample", "/v1/sample/stream") * 20
     ]
     assert eventually(lambda: live.metric("active_jobs") == 40)

@@ -286,8 +286,8 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-async def measured(exact: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
+@pytest.fixture(scope="module")
+async def measured(exact: Path, anyio_backend: str) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
     app = create_app(Settings(models_dir=exact, watch_s=0, threads=1))
     async with calling(app) as http:
         yield http, app.state.service

@@ -50,8 +50,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-async def served(root: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
+@pytest.fixture(scope="module")
+async def served(root: Path, anyio_backend: str) -> AsyncIterator[tuple[httpx.AsyncClient, Any]]:
     app = create_app(Settings(models_dir=root, watch_s=0, threads=1))
     async with calling(app) as http:
         yield http, app.state.service

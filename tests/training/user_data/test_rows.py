@@ -92,5 +92,5 @@ def test_missing_labels_of_an_array_are_refused(tmp_path: Path, labels: list[Any
 
 def test_conditions_that_float64_cannot_tell_apart_are_refused(tmp_path: Path):
     np.savez(tmp_path / "a.npz", x=np.eye(3), c=np.array([[1e17], [1e17 + 16], [1e17 + 32]]))
-    with pytest.raises(DataError, match=r"column 0 of the conditions is near 1e\+17 .* which float64 resolves too"):
+    with pytest.raises(DataError, match=r"column c of the conditions is near 1e\+17 .* which float64 resolves too"):
         read_vectors(vectors(tmp_path / "a.npz", columns=["x"], condition=["c"]))

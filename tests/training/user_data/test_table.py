@@ -199,6 +199,7 @@ def test_a_quantity_is_no_label(tmp_path: Path):
         ("x,y\n1,\n", "line 2, column y is ''; a number is needed \\(there is nothing\\)"),
         ("x,y,x\n1,2,3\n", "line 1, columns 1 and 3: two columns are named 'x'"),
         ("x\n9007199254740993\n1\n", "line 2, column x is '9007199254740993'; it has more digits than float64 holds"),
+        ("x\n1" + 400 * "0" + "\n1\n", "it has more digits than float64 holds"),
         ("x\n1700000000000000001\n1700000000000000300\n", "line 2, column x is '1700000000000000001'; it has more dig"),
         ("x\n1.7e18\n1.7000000000000003e18\n", r"column x of the samples is near 1\.7e\+18 and varies by only 256"),
         ("x\n0.30000000000000004\n0.3\n0.3\n", "which float64 resolves too coarsely there"),

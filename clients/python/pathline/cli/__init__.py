@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 0
     except PathlineError as error:
-        return _complain(flags_in(f"{error}{_advice(error, getattr(arguments, 'timeout_s', None))}"), _status(error))
+        answered = isinstance(error, APIError) and error.slug != "no-such-route"
+        status = 2 if isinstance(error, ValueError) else 4 if answered else 3  # 2: nothing was sent
+        return _complain(flags_in(f"{error}{_advice(error, getattr(arguments, 'timeout_s', None))}"), status)
     except (ValueError, ImportError) as error:  # a .png needs matplotlib
         return _complain(flags_in(str(error)), 2)
     except OSError as error:
@@ -64,12 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _drop_output() -> None:
     """Discard unprinted output, so that the interpreter does not try to print it again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _status(error: PathlineError) -> int:
-    if isinstance(error, ValueError):  # nothing was sent
-        return 2
-    return 4 if isinstance(error, APIError) and error.slug != "no-such-route" else 3
 
 
 def _advice(error: PathlineError, timeout_s: float | None) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,9 +28,7 @@ _SOLVING = tuple(
 )
 """Fields of a request that are options; `--condition` sets `conditions`, too."""
 
-_MODEL = (
-    *("num_samples", "seed", "version", "condition", "negative", "shape", "guidance", "timeout_s", "noise_scale"),
-)
+_MODEL = ["num_samples", "seed", "version", "condition", "negative", "shape", "guidance", "timeout_s", "noise_scale"]
 """Those that apply to several solvers alike."""
 
 _REPEATED = ("condition", "negative", "known", "shape")
@@ -308,37 +306,28 @@ def flags_in(message: str, *more: str) -> str:
     return re.sub(rf"(?<![-+])\b({words})\b", lambda match: flags[match[1]], message)
 
 
-def _within(low: int, high: int) -> Any:
-    def integer(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = low - 1
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text} is not allowed; use an integer from {low} to {high}")
-        return value
+def _number(kind: type[float], allowed: Callable[[Any], bool], use: str) -> Callable[[str], Any]:
+    """Return a reader of numbers; `use` says in words which are allowed."""
 
-    return integer
-
-
-def _up_to(most: float, unit: str) -> Any:
     def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0 < value <= most:
-            raise argparse.ArgumentTypeError(f"{text} is not allowed; use {unit} above 0, at most {most}")
-        return value
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            if allowed(value):
+                return value
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; use {use}")
 
     return number
 
 
-_seconds = _up_to(600, "seconds")
+def _within(low: int, high: int) -> Callable[[str], int]:
+    return _number(int, lambda value: low <= value <= high, f"an integer from {low} to {high}")
+
+
+_seconds = _number(float, lambda value: 0 < value <= 600, "seconds above 0, at most 600")
 
 
 def _percent(text: str) -> float:
-    return _up_to(100, "percent")(text.removesuffix("%")) / 100
+    return _number(float, lambda value: 0 < value <= 100, "percent above 0, at most 100")(text.removesuffix("%")) / 100
 
 
 def _output(text: str) -> Path:

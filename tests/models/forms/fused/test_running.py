@@ -43,7 +43,7 @@ def admitted(condition: NamedCondition | None, saving: bool = True) -> tuple[Lan
     examples = None if condition is None else condition.examples(97, torch.float32)
 
     def conditions() -> Tensor | None:
-        owner = torch.from_numpy((lanes.owner * 3 + lanes.index) % 97)
+        owner = torch.from_numpy((lanes.records["owner"] * 3 + lanes.records["index"]) % 97)
         return None if examples is None else examples[owner]
 
     return lanes, conditions
