@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pathline._bulk_conditions import Arrays, RowConditions, merged
 from pathline._bulk_spec import FIELDS, JobSpec, ShardRows
 
@@ -24,7 +23,7 @@ from engine.job import SAMPLE, EngineFailed, Job, Priority
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
-from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
+from models.repository import Repository, RepositoryError, UnknownModel
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
 from service.registry.version import ModelVersion, load_version
@@ -34,14 +33,14 @@ from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import ENCODERS
 from service.responses.samples import samples_of
 from service.settings import Settings
-from solvers.plan import Plan
+from solvers.plan import A, B, E, Plan
 
 _LIMITS: dict[str, Any] = {
     "max_samples": 2**62, "max_steps": 2**31, "max_nfe": 2**62, "max_answer_bytes": 2**62, "watch_s": 0.0
 }  # fmt: skip
 """No limits: they protect a service from its clients, but here the job's owner also runs it."""
 
-_UNUSABLE = (UnknownModel, UnknownVersion, RepositoryError, CheckpointError)
+_UNUSABLE = (UnknownModel, RepositoryError, CheckpointError)
 
 _NO_CONDITIONS = Arrays({}, 0)
 
@@ -203,8 +202,8 @@ def digest_of_card(card: Card) -> str:
 def digest_of_plan(plan: Plan) -> str:
     """Return the SHA-256 of all numbers of a compiled solver."""
     digest = hashlib.sha256(repr(sorted(plan.settings.items(), key=str)).encode())
-    arrays: list[NDArray[Any] | None] = [plan.times, *(getattr(plan.rows, name) for name in ("a", "b", "e", "c"))]
-    for array in arrays:
+    a, b, e = (plan.rows.weights[:, place] for place in (A, B, E))
+    for array in (plan.times, a, b, e, plan.rows.records["c"]):
         if array is not None:
             digest.update(np.ascontiguousarray(array, dtype="<f8").data)
     return digest.hexdigest()

@@ -28,7 +28,7 @@ from models.condition_values import Distinct, class_names
 from models.conditions import ONE, numbers_are_names
 from models.forms.onnx import installed
 from models.guidance import document_of
-from models.nested import short
+from models.messages import short
 from service import VERSION
 from service.registry.version import ModelVersion
 from solvers.spec import DEFAULTS

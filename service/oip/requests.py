@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from models.nested import shown
+from models.messages import shown
 from service.errors import invalid
 from service.oip.schemas import InferRequest
 from service.oip.tensors import Array

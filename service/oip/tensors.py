@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.nested import short, shown
+from models.messages import short, shown
 from service.errors import Kind, ProblemError, invalid
 from service.oip.schemas import InferRequest, InputTensor
 from service.requests.parsing import byte_count, parse

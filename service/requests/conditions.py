@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.condition_values import Distinct, NamedConditionError, Values
+from models.condition_values import Distinct, Values
 from models.conditions import ONE, ConditionError, NamedConditions
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
 from models.shapes import AxisSizes
@@ -96,7 +96,7 @@ def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes:
     variants = 1 if guidance is None else 1 + len(guidance.terms)
     results = variants * max(group.max_rows for group in groups) * _prelude_bytes(model, sizes.settle())
     memory = 2 * sum(group.bytes for group in groups) + results
-    per_sample = _INDEX_BYTES * variants * len(takes.inputs)
+    per_sample = _INDEX_BYTES * variants * len(takes.entries)
     return CheckedConditions(guidance, memory, per_sample, values, negative, own)
 
 
@@ -227,7 +227,7 @@ def _negative(request: Subject, takes: NamedConditions, guidance: Guidance | Non
     if requested is not None and not needed:
         raise invalid("negative", "negative was given, and no term of guidance replaces a condition; give guidance")
     members = _members(requested, takes, "negative")
-    for name in takes.inputs:
+    for name in takes.entries:
         if name in needed and name not in members and name not in takes.droppable():
             raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one, or "))
     return members
@@ -241,6 +241,6 @@ def _tensors(values: Values | None, field: str) -> _Tensors | None:
 
 
 def _problem(error: Exception, field: str) -> ProblemError:
-    if isinstance(error, NamedConditionError) and error.name != ONE:
+    if isinstance(error, ConditionError) and error.name not in ("", ONE):
         return invalid(f"{field}.{error.name[:60]}", str(error))
     return invalid("condition" if field == "conditions" else field, str(error))

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.arrays import NestedError, outline, to_floats
 from models.decoder import InverseError
-from models.nested import NestedError, outline, shown, to_floats
+from models.messages import shown
 from service.errors import invalid
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions, refuse_corrections

@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from models.nested import short
+from models.messages import short
 from service.errors import Kind, ProblemError, invalid
 from service.requests.tensors import places, put
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from models.nested import short, shown
+from models.messages import short, shown
 from service.errors import MAX_FAULTS, ClientGoneError, Kind, ProblemError, invalid, invalid_fields
 from service.http.context import Context
 from service.ledger import Ledger

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from models.nested import outline, shown
+from models.arrays import outline
+from models.messages import shown
 from models.shapes import AxisSizes, Shape, ShapeError, described, free_axes, matched
 from service.errors import invalid
 from service.registry.version import ModelVersion

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidatorFunctionWrapHandler
 
-from models.nested import short
+from models.messages import short
 from service.errors import invalid
 
 _INT64_MAX = 2**63 - 1

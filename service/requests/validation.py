@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from engine.job import GUIDED, SAMPLE, Job, Priority
+from models.arrays import NestedError, to_floats
 from models.condition_values import repeated
-from models.nested import NestedError, to_floats
 from selection.choice import Choice
 from service.errors import check_limit, invalid
 from service.ledger import Hold, MemoryOwner

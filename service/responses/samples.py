@@ -260,7 +260,7 @@ def _class_of(model: ModelVersion, job: Job) -> _Class:
     classes = class_names(model.request_conditions, job.conditions)
     if not classes:
         return {}
-    return {"class": classes if len(model.request_conditions.inputs) > 1 else next(iter(classes.values()))}
+    return {"class": classes if len(model.request_conditions.entries) > 1 else next(iter(classes.values()))}
 
 
 def decoder_of(model: ModelVersion, decode: bool) -> Decode | None:

@@ -220,7 +220,7 @@ class _Measurement:
         yield event("start", start)
         try:
             result = await self._result(job)
-            ends = Ends.of(arrivals(result))
+            ends = Ends.of(arrivals(result.x, result.status))
             self.spread = ends.spread
             solved = {"solver": start["reference"], "nfe": int(result.nfe.max()), "spread": self.spread}
             yield event("reference", solved)
@@ -248,8 +248,9 @@ class _Measurement:
             except TooLate:
                 self.complete = False
                 return
-            errors = await asyncio.to_thread(ends.errors, result)
-            point = ends.point(text, result)
+            arrived = arrivals(result.x, result.status)
+            errors = await asyncio.to_thread(ends.errors, arrived)
+            point = ends.point(text, arrived, result.nfe)
             if point is None:
                 yield {
                     "solver": text, "nfe": float(result.nfe.mean()), "nfe_most": int(result.nfe.max()),

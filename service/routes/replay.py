@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Response
 from pydantic import WithJsonSchema
 
-from models.nested import shown
+from models.messages import shown
 from service import examples
 from service.errors import Kind, ProblemError, invalid
 from service.http.context import Context

@@ -8,12 +8,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+import torch
 from pathline._bulk_spec import JobSpec
 
 from fleet.errors import CommandError
-from fleet.maker import Maker
+from fleet.maker import Maker, digest_of_plan
 from service.app import create_app
 from service.settings import Settings
+from solvers import SolverSpec, plan
 from tests.fleet.conftest import Fleet
 from tests.service.free import picture
 
@@ -30,6 +32,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PATHLINE_MODELS_DIR", str(folder / "repository"))
         patch.setenv("PATHLINE_ALLOW_PROGRAMS", "true")
         yield folder / "repository"
+
+
+@pytest.mark.parametrize(
+    ("solver", "digest"),
+    [("rk4-20", "af98dbeb3a1f8ba6"), ("dopri5", "1bdaac86623bdc4f"), ("ab3-12", "949043f4dcd913f7")],
+)
+def test_a_job_of_an_earlier_release_has_the_same_plan(solver: str, digest: str) -> None:
+    assert digest_of_plan(plan.compile(SolverSpec.of(solver), torch.float32)).startswith(digest)
 
 
 def fingerprint(text: str) -> str:

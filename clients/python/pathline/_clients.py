@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import httpx
@@ -150,7 +149,9 @@ class Client(Operations, performing=_blocking):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         url, route, settings = configured(base_url, api_key, timeout, headers, routed=transport is None)
-        self._http = httpx.Client(transport=route.transport() if transport is None else transport, **settings)
+        self._http = httpx.Client(
+            transport=route.transport(httpx.HTTPTransport) if transport is None else transport, **settings
+        )
         self._calls = Calls(url, timeout, retry or RetryPolicy(), route, Blocking(self._http))
 
     def __repr__(self) -> str:
@@ -163,9 +164,7 @@ class Client(Operations, performing=_blocking):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -214,7 +213,8 @@ class AsyncClient(Operations, performing=_awaited):
         url, route, settings = configured(base_url, api_key, timeout, headers, routed=transport is None)
 
         def http() -> httpx.AsyncClient:
-            return httpx.AsyncClient(transport=route.async_transport() if transport is None else transport, **settings)
+            pool = route.transport(httpx.AsyncHTTPTransport) if transport is None else transport
+            return httpx.AsyncClient(transport=pool, **settings)
 
         self._io = Asynchronous(http, own=transport is None)
         self._calls = Calls(url, timeout, retry or RetryPolicy(), route, self._io)
@@ -229,7 +229,5 @@ class AsyncClient(Operations, performing=_awaited):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()

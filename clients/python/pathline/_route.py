@@ -21,7 +21,7 @@ from urllib.request import getproxies
 
 import httpx
 
-from pathline._wire import watched
+from pathline._wire import T, watched
 from pathline.errors import InvalidValue
 
 try:
@@ -66,13 +66,9 @@ class Route:
         """What to do if the proxy is at fault."""
         return f"check the proxy, unset {self.variable}, or add {self.host} to NO_PROXY to connect directly"
 
-    def transport(self) -> httpx.HTTPTransport:
-        """Return a new pool of connections."""
-        return watched(httpx.HTTPTransport(verify=self.tls, proxy=self.proxy, trust_env=False))
-
-    def async_transport(self) -> httpx.AsyncHTTPTransport:
-        """Return a new pool of connections of the event loop that first uses it."""
-        return watched(httpx.AsyncHTTPTransport(verify=self.tls, proxy=self.proxy, trust_env=False))
+    def transport(self, kind: type[T]) -> T:
+        """Return a new pool of connections; an asynchronous one is of the event loop that first uses it."""
+        return watched(kind(verify=self.tls, proxy=self.proxy, trust_env=False))
 
 
 def route_to(address: str) -> Route:

@@ -117,9 +117,11 @@ class TransportError(PathlineError, ConnectionError):
     slug = "no-response"
     retryable = True
 
-    def __init__(self, message: str, *, connected: bool = True, retryable: bool = True) -> None:
+    def __init__(self, message: str, *, connected: bool = True, retryable: bool | None = None) -> None:
         super().__init__(message)
-        self.connected, self.retryable = connected, retryable
+        self.connected = connected
+        if retryable is not None:
+            self.retryable = retryable
 
 
 class RequestTimeout(TransportError, TimeoutError):
@@ -127,9 +129,6 @@ class RequestTimeout(TransportError, TimeoutError):
 
     slug = "request-timeout"
     retryable = False
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, retryable=False)
 
 
 class ProtocolError(PathlineError):
