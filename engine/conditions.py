@@ -208,7 +208,7 @@ class JobRows:
     def stored(self, lines: Places) -> list[StoredRows]:
         """The rows at these lines (n,), for each store."""
         places = self._table[lines]
-        return [StoredRows(store, places[:, column]) for column, store in enumerate(self.stores.values())]
+        return [StoredRows(store.take, places[:, column]) for column, store in enumerate(self.stores.values())]
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def variants_of(
         guidance = guidance_of(1.0 if guidance is None else guidance, droppable)
     if job.variants is not None:
         return guidance, job.variants
-    names, nulls = takes.inputs, dict[str, Distinct]()
+    names, nulls = tuple(takes.entries), dict[str, Distinct]()
 
     def null(name: str) -> Distinct:
         if name not in nulls:
@@ -270,7 +270,7 @@ class Conditions:
         self.rows = JobRows(
             {
                 name: RowStore(tensor.shape[1:], tensor.dtype, device)
-                for name, tensor in zip(takes.inputs, shown, strict=True)
+                for name, tensor in zip(takes.entries, shown, strict=True)
             }
         )
         self.guided = set[int]()  # the jobs that are

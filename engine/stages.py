@@ -360,7 +360,7 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
             for key, (part, index) in parts.items()
         }
         merged = [{**variant, **results[key]} for variant, key in zip(variants, keys, strict=True)]
-        taken = tuple({name: conditions[name] for name in takes.inputs} for conditions in merged)
+        taken = tuple({name: conditions[name] for name in takes.entries} for conditions in merged)
         then(replace(job, conditions=None, negative=None, own=(), guidance=guidance, variants=taken))
 
     arguments = [torch.cat(column) for column in zip(*rows, strict=True)]

@@ -23,7 +23,7 @@ from engine.job import SAMPLE, EngineFailed, Job, Priority
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
-from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
+from models.repository import Repository, RepositoryError, UnknownModel
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
 from service.registry.version import ModelVersion, load_version
@@ -40,7 +40,7 @@ _LIMITS: dict[str, Any] = {
 }  # fmt: skip
 """No limits: they protect a service from its clients, but here the job's owner also runs it."""
 
-_UNUSABLE = (UnknownModel, UnknownVersion, RepositoryError, CheckpointError)
+_UNUSABLE = (UnknownModel, RepositoryError, CheckpointError)
 
 _NO_CONDITIONS = Arrays({}, 0)
 

@@ -15,25 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.arrays import NestedError, outline, to_floats
 from models.conditions import ONE, ConditionError, Flag, NamedCondition, NamedConditions, label_of, labels_of, titled
-from models.nested import NestedError, outline, shown, to_floats
+from models.messages import shown
 from models.shapes import AxisSizes, ShapeError
 
 _SHORT = 256  # bytes of a row up to which looking for equal rows is not worth it
 _LISTS = (list, tuple)
 _EXACT = 1 << 53  # integers in lists are read as doubles
-
-
-class NamedConditionError(ConditionError):
-    """A named condition is missing, unknown, or of the wrong shape, dtype or size.
-
-    Attributes:
-        name: name of the condition.
-    """
-
-    def __init__(self, name: str, message: str) -> None:
-        super().__init__(message)
-        self.name = name
 
 
 @dataclass(frozen=True)
@@ -113,67 +102,62 @@ class Values:
             what: what they are, for errors.
 
         Raises:
-            NamedConditionError: a name is unknown or missing, or a value has another shape.
+            ConditionError: a name is unknown or missing, or a value has another shape.
         """
         self._takes, self._requested, self._samples, self._dtype = takes, requested, samples, dtype
         self._optional, self._what = optional, what
         self.sizes = AxisSizes(takes.axes) if sizes is None else sizes
         for name in requested:
             if name not in takes.in_requests:
-                raise NamedConditionError(
-                    name, f"there is no condition {name[:60]!r}; this model takes {', '.join(takes.in_requests)}"
+                raise ConditionError(
+                    f"there is no condition {name[:60]!r}; this model takes {', '.join(takes.in_requests)}", name
                 )
         self.bytes, self.max_rows = 0, 1
         for name in takes.in_requests:
             entry = takes.entries[name]
             if name in requested:
-                shape = _shape_of(requested[name])
-                self._note_sizes(name, entry, shape)
-                rows = shape[0] if len(shape) > len(entry.shape) else 1
+                rows, shape = self._shape_of(name, entry)
                 self.max_rows = max(self.max_rows, rows)
-                self.bytes += (
-                    rows * math.prod(shape[len(shape) - len(entry.shape) :]) * entry.network_dtype(dtype).itemsize
-                )
+                self.bytes += rows * math.prod(shape) * entry.network_dtype(dtype).itemsize
             elif entry.default is None and not entry.nullable and name not in optional:
-                raise NamedConditionError(
-                    name,
+                raise ConditionError(
                     f"{titled(name)} is missing; expected {entry.describe()}: this model was trained without a null "
                     "for it, so give a condition",
+                    name,
                 )
 
-    def _note_sizes(self, name: str, entry: NamedCondition, shape: tuple[int, ...]) -> None:
-        """Record the sizes of free axes from a value, and check all other sizes."""
-        inner = shape[len(shape) - len(entry.shape) :] if len(entry.shape) <= len(shape) else ()
-        rows = shape[0] if len(shape) == len(entry.shape) + 1 else None
-        fits = len(shape) == len(entry.shape) or rows in (1, self._samples)
-        fits = fits and all(size == at for size, at in zip(entry.shape, inner, strict=False) if isinstance(size, int))
-        for axis, size in zip(entry.shape, inner, strict=False):
-            if isinstance(axis, int):
-                continue
-            limit = entry.max[axis]
-            if fits and not 1 <= size <= limit:
-                raise NamedConditionError(
-                    name, f"{titled(name)} has {axis} = {size}, expected 1 to {limit}: {entry.describe()}"
-                )
-            if fits:
-                try:
-                    self.sizes.note(axis, size, f"{self._what} {name!r}")
-                except ShapeError as error:
-                    raise NamedConditionError(name, str(error)) from None
-        if not fits:
-            value = self._requested[name]
+    def _shape_of(self, name: str, entry: NamedCondition) -> tuple[int, tuple[int, ...]]:
+        """Check the shape of a value; return its number of rows and the shape of one, and record sizes of free axes."""
+        value = self._requested[name]
+        shape = value.shape if isinstance(value, np.ndarray) else outline(value)
+        more = len(shape) - len(entry.shape)
+        rows, row = (shape[0], shape[1:]) if more == 1 else (1, shape)
+        fits = more == 0 or (more == 1 and rows in (1, self._samples))
+        if not fits or any(size != at for size, at in zip(entry.shape, row, strict=True) if isinstance(size, int)):
             what = f"has the shape {list(shape)}" if shape else f"is {shown(value)}"
-            raise NamedConditionError(
-                name,
+            raise ConditionError(
                 f"{titled(name)} {what}, expected {entry.describe()} for all samples, or "
                 f"{self._samples} of these, one for each",
+                name,
             )
+        for axis, size in zip(entry.shape, row, strict=True):
+            if isinstance(axis, int):
+                continue
+            if not 1 <= size <= entry.max[axis]:
+                raise ConditionError(
+                    f"{titled(name)} has {axis} = {size}, expected 1 to {entry.max[axis]}: {entry.describe()}", name
+                )
+            try:
+                self.sizes.note(axis, size, f"{self._what} {name!r}")
+            except ShapeError as error:
+                raise ConditionError(str(error), name) from None
+        return rows, row
 
     def tensors(self) -> dict[str, Distinct]:
         """Return the conditions by name, as the network takes them.
 
         Raises:
-            NamedConditionError: a value is of another dtype, not finite or out of range.
+            ConditionError: a value is of another dtype, not finite or out of range.
         """
         takes = self._takes
         fixed = takes.sized(self.sizes.settle())
@@ -211,20 +195,15 @@ class Values:
         if not (kind.is_floating_point or kind == torch.bool) and array.size:
             info = torch.iinfo(kind)
             if array.min() < info.min or array.max() > info.max:
-                raise NamedConditionError(
-                    name,
-                    f"{titled(name)} has a number outside {info.min} to {info.max}, the range of {entry.dtype}",
+                raise ConditionError(
+                    f"{titled(name)} has a number outside {info.min} to {info.max}, the range of {entry.dtype}", name
                 )
         tensor = torch.from_numpy(np.array(array, order="C")).to(kind)
         values = entry.standardised(tensor, self._dtype)
         if values.is_floating_point() and not values.isfinite().all():
             dtype = str(values.dtype).removeprefix("torch.")
-            raise NamedConditionError(name, f"{titled(name)} holds a number that is not finite in {dtype}")
+            raise ConditionError(f"{titled(name)} holds a number that is not finite in {dtype}", name)
         return values
-
-
-def _shape_of(value: Any) -> tuple[int, ...]:
-    return value.shape if isinstance(value, np.ndarray) else outline(value)
 
 
 def _checked(name: str, entry: NamedCondition, card: NamedCondition, value: NDArray[Any]) -> NDArray[Any]:
@@ -232,7 +211,7 @@ def _checked(name: str, entry: NamedCondition, card: NamedCondition, value: NDAr
     kind = entry.torch_dtype
     allowed = "fiu" if kind.is_floating_point else "b" if kind == torch.bool else "iu"
     if value.dtype.kind not in allowed:
-        raise NamedConditionError(name, f"{titled(name)} is {value.dtype}, expected {card.describe()}")
+        raise ConditionError(f"{titled(name)} is {value.dtype}, expected {card.describe()}", name)
     value = value.astype(value.dtype.newbyteorder("="), copy=False)
     return value.astype(np.int64) if value.dtype.kind == "u" and value.dtype.itemsize > 1 else value
 
@@ -250,15 +229,13 @@ def _from_lists(name: str, entry: NamedCondition, card: NamedCondition, value: A
             value if shape else [value], shape or (1,), name if name == ONE else f"conditions.{name}", expected, allowed
         )
     except NestedError as error:
-        raise NamedConditionError(name, str(error)) from None
+        raise ConditionError(str(error), name) from None
     if kind == torch.bool:
         return array != 0
     if kind.is_floating_point:
         return array
     if array.size and np.abs(array).max() > _EXACT:
-        raise NamedConditionError(
-            name, f"{titled(name)} holds an integer over 2**53; send the condition as an array (npz)"
-        )
+        raise ConditionError(f"{titled(name)} holds an integer over 2**53; send the condition as an array (npz)", name)
     return array.astype(np.int64)
 
 
@@ -272,8 +249,8 @@ def _labels(name: str, entry: NamedCondition, value: Any) -> Any:
     return label
 
 
-def _no_class(name: str, entry: NamedCondition, value: Any) -> NamedConditionError:
-    return NamedConditionError(name, f"{titled(name)} is {shown(value)}, expected {entry.describe()}")
+def _no_class(name: str, entry: NamedCondition, value: Any) -> ConditionError:
+    return ConditionError(f"{titled(name)} is {shown(value)}, expected {entry.describe()}", name)
 
 
 def class_names(takes: NamedConditions, conditions: Mapping[str, Distinct]) -> dict[str, str | list[str | None] | None]:

@@ -51,7 +51,15 @@ _MAX_CLASSES = 1 << 20
 
 
 class ConditionError(VelocityError):
-    """A condition is of the wrong kind, shape, type or size."""
+    """A condition is missing, unknown, or of the wrong kind, shape, type or size.
+
+    Attributes:
+        name: its name, if a request gave it or should have; else empty.
+    """
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class Flag(Frozen):
@@ -78,7 +86,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 Numbers = Annotated[Any, PlainValidator(_numbers), WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "array"}]})]
@@ -168,8 +176,8 @@ class NamedCondition(Sparse):
     @classmethod
     def label(cls, classes: int, names: Sequence[str] | None = None, null: bool = True) -> NamedCondition:
         """A class label; with `null`, the label `classes` means no class."""
-        more = None if names is None else tuple(names)
-        return cls(dtype="int64", classes=classes, names=more, null=classes if null else None)
+        texts = None if names is None else tuple(names)
+        return cls(dtype="int64", classes=classes, names=texts, null=classes if null else None)
 
     @classmethod
     def vector(
@@ -197,11 +205,6 @@ class NamedCondition(Sparse):
     def nullable(self) -> bool:
         """Whether there is a null."""
         return self.null is not None
-
-    @property
-    def numbers(self) -> int:
-        """The maximum number of elements in one row."""
-        return math.prod(self.max[size] if isinstance(size, str) else size for size in self.shape)
 
     @property
     def is_standardised(self) -> bool:
@@ -289,7 +292,10 @@ class NamedCondition(Sparse):
     def describe(self) -> str:
         """Return its dtype and shape in words."""
         if self.classes is not None and not self.shape:
-            return f"a class label, {describe_labels(self.classes, self.names)}"
+            numbers, names = f"a whole number from 0 to {self.classes - 1}", self.names or ()
+            listed = f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
+            kinds = [*([] if numbers_are_names(self.names) else [numbers]), *([listed] if names else [])]
+            return f"a class label, {' or '.join(kinds)}"
         if self.is_standardised and self.torch_dtype.is_floating_point and len(self.sizes) == len(self.shape) == 1:
             return f"a vector of {self.sizes[0]} finite numbers"
         axes = [f"{size} up to {self.max[size]}" if isinstance(size, str) else str(size) for size in self.shape]
@@ -348,15 +354,6 @@ def numbers_are_names(names: tuple[str, ...] | None) -> bool:
     return _index(names)[1] is not None
 
 
-def describe_labels(classes: int, names: tuple[str, ...] | None) -> str:
-    """Say in words which classes there are."""
-    numbers = f"a whole number from 0 to {classes - 1}"
-    if names is None:
-        return numbers
-    listed = f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-    return listed if numbers_are_names(names) else f"{numbers} or {listed}"
-
-
 @dataclass(frozen=True)
 class NamedConditions:
     """All conditions of a network by name, in the order of the card.
@@ -367,15 +364,9 @@ class NamedConditions:
         bounds: bounds of free axes that have more than a largest size.
     """
 
-    entries: Mapping[str, NamedCondition]
-    stored: Mapping[str, Tensor] = field(default_factory=dict)
-    bounds: Mapping[str, FreeAxis] = field(default_factory=dict)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NamedConditions) and dict(self.entries) == dict(other.entries)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.entries))
+    entries: Mapping[str, NamedCondition] = field(hash=False)
+    stored: Mapping[str, Tensor] = field(default_factory=dict, compare=False)
+    bounds: Mapping[str, FreeAxis] = field(default_factory=dict, compare=False)
 
     def check_entries(self) -> None:
         """Raise a ValueError unless every flag is a boolean without axes and without a default."""
@@ -388,11 +379,6 @@ class NamedConditions:
                     f"the null of {name} is the flag {entry.null.flag!r}; that must be a separate condition, bool of "
                     "shape [], without null and default"
                 )
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of its tensors."""
-        return tuple(self.entries)
 
     @property
     def flags(self) -> frozenset[str]:
@@ -480,7 +466,7 @@ class NamedConditions:
             entry.check(name, tensor, rows, dtype)
 
     def unpack(self, condition: Any) -> tuple[Tensor, ...]:
-        """Return the tensors of a condition, in the order of `inputs`."""
+        """Return the tensors of a condition, in the order of the entries."""
         return (condition,) if self.single is not None else tuple(condition[name] for name in self.entries)
 
     def pack(self, tensors: Sequence[Tensor]) -> Condition:

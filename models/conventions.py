@@ -126,11 +126,6 @@ class TimeCard(Sparse):
         return self
 
     @property
-    def usual(self) -> bool:
-        """Whether this is Pathline's own convention."""
-        return self == TimeCard()
-
-    @property
     def straight(self) -> bool:
         """Whether it is a velocity of the straight path, so that only sign and scale of time differ."""
         levels = (self.start, self.end, self.stop)
@@ -199,11 +194,6 @@ class TimeCard(Sparse):
     def _first(self) -> tuple[float, float]:
         """(a0, b0) on the network's own path."""
         return self._amounts(self.sigmas[0])
-
-    @property
-    def from_standard_noise(self) -> bool:
-        """Whether x_t = (1 - t) x0 + t x1 with standard normal x0 and data x1, so that v determines the score."""
-        return self.first_state == (0.0, 1.0) and self.last_state == (1.0, 0.0)
 
     @property
     def last_state(self) -> tuple[float, float]:
@@ -282,14 +272,17 @@ class Adapted(Wrapper):
 
     def __init__(self, network: nn.Module | VelocityField, time: TimeCard) -> None:
         super().__init__(network)
-        self.time = time
-        self._conversion = None if time.straight else _Conversion(time)
+        self.time, self._shape, self._straight = time, time.shape, time.straight
+        (self._a, self._b), (self._a1, self._b1) = time.first_state, time.last_state
+        self._noisiest, self._least = time.levels[0], time.sigmas[1]
 
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate states x (rows, *event) at times t in [0, 1] from noise to data."""
-        if self._conversion is not None:
-            return self._conversion(network, x, t, condition)
         time = self.time
+        if not self._straight:
+            own, scales = self._numbers(t)
+            p, q, g = (number.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) for number in scales)
+            return p * x + q * network(g * x, own.to(t.dtype), condition)
         if time.scale == 1.0:
             own = t if time.noise_at == 0 else 1.0 - t
         else:
@@ -297,34 +290,9 @@ class Adapted(Wrapper):
         v = network(x, own, condition)
         return v if time.sign == (1 if time.noise_at == 0 else -1) else -v
 
-
-def _counted(own: Callable[[Tensor], Tensor], t: Tensor, step: float) -> Tensor:
-    """Return own(t) in float64, monotone for t in [0, 1], and exact where t stands for the time of a whole step."""
-    near, t = _ULPS * torch.finfo(t.dtype).eps, t.double()
-    if not step:
-        return own(t)
-    early, at, late = own(torch.stack((t - near, t, t + near)).clamp(0.0, 1.0))
-    whole = (at / step).round() * step
-    exact = ((whole - early) * (whole - late) <= 0) | ((whole - at).abs() <= _ROUNDING * step)
-    return torch.where(exact, whole, at)
-
-
-class _Conversion:
-    """The conversion of prediction and path: dz/dt = p z + q f(g z, own time), where p, q, g depend on t alone."""
-
-    def __init__(self, time: TimeCard) -> None:
-        self._time, self._shape = time, time.shape
-        (self._a, self._b), (self._a1, self._b1) = time.first_state, time.last_state
-        self._noisiest, self._least = time.levels[0], time.sigmas[1]
-
-    def __call__(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
-        own, scales = self.numbers(t)
-        p, q, g = (number.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) for number in scales)
-        return p * x + q * network(g * x, own.to(t.dtype), condition)
-
-    def numbers(self, t: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """Return the network's own times for t (rows,) and p, q, g, all in float64."""
-        time, own = self._time, _counted(self._own, t, self._time.step)
+    def _numbers(self, t: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """Return the network's own times for t (rows,), and p, q, g of dz/dt = p z + q f(g z, own time), in float64."""
+        time, own = self.time, _counted(self._own, t, self.time.step)
         data, noise = self._amounts(t.double())
         clamped = torch.maximum(noise, self._least * data)  # the least noise that the network knows
         g = gain(time.path, data, clamped)
@@ -353,13 +321,12 @@ class _Conversion:
         data, noise = self._amounts(t)
         sigma = torch.maximum(noise, self._least * data) / data
         u = self._shape.level(sigma).clamp(max=self._noisiest)
-        return (
-            u.log() / 4 if isinstance(self._shape, Sigma) and self._shape.time == "quarter_log" else self._time.own(u)
-        )
+        quarter_log = isinstance(self._shape, Sigma) and self._shape.time == "quarter_log"
+        return u.log() / 4 if quarter_log else self.time.own(u)
 
     def _estimates(self, a: Tensor, b: Tensor, sigma: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Return the estimates of data and noise, each as the factors of the state X and of the network's output f."""
-        time, sign = self._time, float(self._time.sign)
+        time, sign = self.time, float(self.time.sign)
         one = torch.full_like(a, sign)
         if time.predicts == "eps":
             return (1 / a, -sign * b / a), (torch.zeros_like(a), one)
@@ -376,6 +343,17 @@ class _Conversion:
         return (a / size, -one * b / size.sqrt()), (b / size, one * a / size.sqrt())
 
 
+def _counted(own: Callable[[Tensor], Tensor], t: Tensor, step: float) -> Tensor:
+    """Return own(t) in float64, monotone for t in [0, 1], and exact where t stands for the time of a whole step."""
+    near, t = _ULPS * torch.finfo(t.dtype).eps, t.double()
+    if not step:
+        return own(t)
+    early, at, late = own(torch.stack((t - near, t, t + near)).clamp(0.0, 1.0))
+    whole = (at / step).round() * step
+    exact = ((whole - early) * (whole - late) <= 0) | ((whole - at).abs() <= _ROUNDING * step)
+    return torch.where(exact, whole, at)
+
+
 def adapt(network: nn.Module, time: TimeCard) -> nn.Module:
     """Adapt a network to Pathline's convention; return the network itself if it already has that convention."""
-    return network if time.usual else Adapted(network, time)
+    return network if time == TimeCard() else Adapted(network, time)

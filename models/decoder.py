@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from models.frozen import Sparse
 from models.mixing import Mixing, find_mixing_of
 from models.noise import noise
-from models.program.function import Function, FunctionConfig
-from models.shapes import AxisName, DataSize, computed, free_axes, reshaped, sized
+from models.program.steps import Function, FunctionConfig
+from models.shapes import AxisName, DataSize, Shape, computed, free_axes, reshaped, sized
 
 KNOTS = 257
 """Points of the piecewise linear map of a column with the transform `quantile`."""
@@ -100,24 +100,15 @@ class DecoderConfig(Sparse):
         return tuple(place for place, column in enumerate(self.columns or ()) if column.kind != "number")
 
     @property
-    def event_size(self) -> int:
-        """The number of elements in one sample of the flow, per position along its free axes."""
-        return _fixed(self.event_shape)
-
-    @property
     def spread(self) -> tuple[int, ...]:
         """The shape of a sample with size 1 along its free axes, which broadcasts over samples of any size."""
         return tuple(1 if isinstance(size, str) else size for size in self.event_shape)
 
-    @property
-    def data_size(self) -> int:
-        """The number of elements in one decoded sample, per position along its free axes."""
-        return _fixed(self.data_shape)
-
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name, shape in (("event_shape", self.event_shape), ("data_shape", self.data_shape)):
-            if any(isinstance(size, int) and size < 1 for size in shape) or _fixed(shape) > _MAX_NUMBERS:
+        events, data = _fixed(self.event_shape), _fixed(self.data_shape)
+        for name, shape, numbers in (("event_shape", self.event_shape, events), ("data_shape", self.data_shape, data)):
+            if any(isinstance(size, int) and size < 1 for size in shape) or numbers > _MAX_NUMBERS:
                 raise ValueError(
                     f"{name} is {shape}; each size must be at least 1, and their product at most {_MAX_NUMBERS}"
                 )
@@ -131,11 +122,11 @@ class DecoderConfig(Sparse):
             if (set(self.program.inputs), set(self.program.outputs)) != ({"x"}, {"data"}):
                 raise ValueError("the program of a decoder must turn x into data")
         elif self.kind == "pca":
-            if self.event_size * self.data_size > _MAX_NUMBERS:
-                raise ValueError(f"{self.event_size} components of {self.data_size} numbers are too many")
-        elif self.event_size != self.data_size:
+            if events * data > _MAX_NUMBERS:
+                raise ValueError(f"{events} components of {data} numbers are too many")
+        elif events != data:
             raise ValueError(f"{self.kind} cannot turn shape {self.event_shape} into {self.data_shape}")
-        if self.constants > (self.event_size if self.kind == "affine" and not free_axes(self.event_shape) else 0):
+        if self.constants > (events if self.kind == "affine" and not free_axes(self.event_shape) else 0):
             raise ValueError(f"constants is {self.constants}; only affine decoders of a fixed shape have some")
         if self.columns is not None and self.data_shape != (len(self.columns),):
             raise ValueError(f"there are {len(self.columns)} columns for data of shape {self.data_shape}")
@@ -157,21 +148,17 @@ class DecoderConfig(Sparse):
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """The names and shapes of this kind's tensors; samples are flattened to vectors."""
+        events, data = _fixed(self.event_shape), _fixed(self.data_shape)
+        shapes: dict[str, tuple[int, ...]] = {}
         if self.kind == "affine":
-            places = (self.constants,)
-            more: dict[str, tuple[int, ...]] = (
-                {"constant_places": places, "constants": places} if self.constants else {}
-            )
+            shapes = {"scale": (events,), "shift": (events,)}
+            if self.constants:
+                shapes |= {"constant_places": (self.constants,), "constants": (self.constants,)}
             if count := sum(column.transform == "quantile" for column in self.columns or ()):
-                more["knots"] = (2, count, KNOTS)
-            return {"scale": (self.event_size,), "shift": (self.event_size,), **more}
-        if self.kind == "pca":
-            return {
-                "mean": (self.data_size,),
-                "components": (self.event_size, self.data_size),
-                "latent_scale": (self.event_size,),
-            }
-        return {}
+                shapes["knots"] = (2, count, KNOTS)
+        elif self.kind == "pca":
+            shapes = {"mean": (data,), "components": (events, data), "latent_scale": (events,)}
+        return shapes
 
 
 class Decoder(nn.Module):
@@ -212,10 +199,7 @@ class Decoder(nn.Module):
 
     @classmethod
     def identity(
-        cls,
-        event_shape: tuple[int | str, ...],
-        data_shape: tuple[int | str, ...] | None = None,
-        clip: tuple[float, float] | None = None,
+        cls, event_shape: Shape, data_shape: Shape | None = None, clip: tuple[float, float] | None = None
     ) -> Self:
         """Make a decoder that only reshapes, and clips if `clip` is given."""
         data_shape = event_shape if data_shape is None else data_shape
@@ -226,10 +210,10 @@ class Decoder(nn.Module):
         cls,
         scale: Tensor,
         shift: Tensor,
-        data_shape: tuple[int | str, ...] | None = None,
+        data_shape: Shape | None = None,
         clip: tuple[float, float] | None = None,
         dtype: Literal["float64"] | None = None,
-        event_shape: tuple[int | str, ...] | None = None,
+        event_shape: Shape | None = None,
         constants: tuple[Tensor, Tensor] | None = None,
         columns: tuple[ColumnCard, ...] | None = None,
         knots: Tensor | None = None,
@@ -269,7 +253,7 @@ class Decoder(nn.Module):
         mean: Tensor,
         components: Tensor,
         latent_scale: Tensor,
-        data_shape: tuple[int, ...],
+        data_shape: Shape,
         clip: tuple[float, float] | None = None,
     ) -> Self:
         """Make a decoder with data = (sample * latent_scale) @ components + mean.
@@ -289,8 +273,8 @@ class Decoder(nn.Module):
         cls,
         program: FunctionConfig,
         tensors: Mapping[str, Tensor],
-        event_shape: tuple[int | str, ...],
-        data_shape: tuple[int | str, ...],
+        event_shape: Shape,
+        data_shape: Shape,
         clip: tuple[float, float] | None = None,
     ) -> Self:
         """Make a decoder that runs a program, given its tensors by name."""
@@ -319,17 +303,28 @@ class Decoder(nn.Module):
             DecoderError: its program returned another shape.
         """
         shape = reshaped(self.config.event_shape, x.shape[1:], self.data_shape)
-        if self.program is not None:
-            return self._rounded(self._clipped(self._run(self.program, x, shape)))
         data, spread = x.double() if self.config.dtype else x, self.config.spread
-        if self.config.kind == "affine":
+        if self.program is not None:
+            data = self.program({"x": x})["data"].to(x.dtype)
+            if len(data) != len(x) or data[0].numel() != math.prod(shape):
+                raise DecoderError(
+                    f"the decoder returned {list(data.shape)} for {len(x)} states, expected {list(shape)} for each"
+                )
+        elif self.config.kind == "affine":
             data = self._untransformed(data * self.scale.reshape(spread) + self.shift.reshape(spread))
             if self.config.constants:
                 values = self.constants.to(data.dtype).expand(len(x), -1)
                 data = data.flatten(1).index_copy(1, self.constant_places, values)
         elif self.config.kind == "pca":
             data = (data.flatten(1) * self.latent_scale) @ self.components + self.mean
-        return self._rounded(self._clipped(data).reshape(len(x), *shape))
+        data = data.reshape(len(x), *shape)
+        if self.config.clip is not None:
+            data = data.clamp(*self.config.clip)
+        if len(self._whole):
+            places, limits = self._whole.to(data.device), self._limits.to(data)
+            # Adding 0 turns -0 into 0.
+            data = data.index_copy(1, places, data[:, places].round().clamp(limits[0], limits[1]) + 0.0)
+        return data
 
     def _untransformed(self, data: Tensor) -> Tensor:
         """Undo the transforms of columns of data (rows, columns), as far as float32 holds the result."""
@@ -342,14 +337,6 @@ class Decoder(nn.Module):
                 values = values.exp() if kind == "log" else values.expm1().clamp(min=0.0)
             data = data.index_copy(1, places, values.to(data.dtype))
         return data
-
-    def _run(self, program: Function, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        data = program({"x": x})["data"]
-        if len(data) != len(x) or data[0].numel() != math.prod(shape):
-            raise DecoderError(
-                f"the decoder returned {list(data.shape)} for {len(x)} states, expected {list(shape)} for each"
-            )
-        return data.to(x.dtype).reshape(len(x), *shape)
 
     def find_mixing(
         self, dtype: torch.dtype, device: torch.device | str = "cpu", sizes: Mapping[str, int] | None = None
@@ -365,21 +352,6 @@ class Decoder(nn.Module):
         return find_mixing_of(
             "decoder", lambda x: (self.decode(x),), lambda rows: (noise(3, 0, rows, event, dtype).to(device),)
         )
-
-    def _clipped(self, data: Tensor) -> Tensor:
-        return data if self.config.clip is None else data.clamp(*self.config.clip)
-
-    def _rounded(self, data: Tensor) -> Tensor:
-        """Round the columns of whole numbers in data (rows, columns), and keep them within their limits."""
-        if not len(self._whole):
-            return data
-        places, limits = self._whole.to(data.device), self._limits.to(data)
-        # Adding 0 turns -0 into 0.
-        return data.index_copy(1, places, data[:, places].round().clamp(limits[0], limits[1]) + 0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See `decode`."""
-        return self.decode(x)
 
 
 class DecoderError(ValueError):
@@ -403,22 +375,19 @@ class Inverse:
         Raises:
             InverseError: it has no inverse.
         """
-        config = decoder.config
-        self._kind, self._config = config.kind, config
+        self._decoder, self._config = decoder, decoder.config
         self._log_volume = 0.0  # per position along free axes
-        if config.kind == "program":
+        if self._config.kind == "program":
             raise InverseError("its decoder is a program, which cannot be run backwards")
-        if config.kind == "affine":
-            self._scale, self._shift, self._decoder = decoder.scale, decoder.shift, decoder
+        if self._config.kind == "affine":
             self._log_volume = _log_sum(decoder.scale, "scale")
             if "quantile" in decoder._transformed and bool((decoder.knots.diff() <= 0).any()):
                 raise InverseError("its knots do not ascend")
-        elif config.kind == "pca":
+        elif self._config.kind == "pca":
             components = decoder.components.double()
             singular = torch.linalg.svdvals(components)
             if not len(singular) or singular[-1] <= 1e-10 * singular[0]:
                 raise InverseError("its components are not linearly independent")
-            self._mean, self._scale = decoder.mean, decoder.latent_scale
             self._back = torch.linalg.pinv(components).to(decoder.components.dtype)
             self._log_volume = _log_sum(decoder.latent_scale, "latent_scale") + float(singular.log().sum())
 
@@ -428,8 +397,8 @@ class Inverse:
         For `pca`, this is the volume of the map onto the span of its components. Subtract it from the log-density of a
         sample to get that of its data.
         """
-        size = data[0].numel() // self._config.data_size if self._kind != "identity" else 1
-        volume = torch.full((len(data),), self._log_volume * size, dtype=torch.float64)
+        positions = data[0].numel() // _fixed(self._config.data_shape)
+        volume = torch.full((len(data),), self._log_volume * positions, dtype=torch.float64)
         for _, slopes in self._seen(data).values():
             volume += slopes.double().sum(1)
         return volume
@@ -437,7 +406,7 @@ class Inverse:
     def _seen(self, data: Tensor) -> dict[Transform, tuple[Tensor, Tensor]]:
         """Return what the flow sees of the columns with each kind of transform, and log d data / d that."""
         seen: dict[Transform, tuple[Tensor, Tensor]] = {}
-        for kind, places in self._decoder._transformed.items() if self._kind == "affine" else ():
+        for kind, places in self._decoder._transformed.items() if self._config.kind == "affine" else ():
             values = data.flatten(1)[:, places.to(data.device)]
             if kind == "quantile":
                 state, slope = _interpolated(values, self._decoder.knots[1], self._decoder.knots[0])
@@ -455,14 +424,15 @@ class Inverse:
         Give float64 data to the inverse of a float64 decoder, and round the samples to the dtype of the states.
         """
         shape = (len(data), *reshaped(self._config.data_shape, data.shape[1:], self._config.event_shape))
-        if self._kind == "affine":
+        decoder = self._decoder
+        if self._config.kind == "affine":
             spread = self._config.spread
             for kind, (states, _) in self._seen(data).items():
-                places = self._decoder._transformed[kind].to(data.device)
+                places = decoder._transformed[kind].to(data.device)
                 data = data.flatten(1).index_copy(1, places, states.to(data.dtype))
-            return (data.reshape(shape) - self._shift.reshape(spread)) / self._scale.reshape(spread)
-        if self._kind == "pca":
-            return (((data.flatten(1) - self._mean) @ self._back) / self._scale).reshape(shape)
+            return (data.reshape(shape) - decoder.shift.reshape(spread)) / decoder.scale.reshape(spread)
+        if self._config.kind == "pca":
+            return (((data.flatten(1) - decoder.mean) @ self._back) / decoder.latent_scale).reshape(shape)
         return data.reshape(shape)
 
 
@@ -478,7 +448,7 @@ def _interpolated(values: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]
     return y0 + (values - x0) * slope, slope
 
 
-def _fixed(shape: tuple[int | str, ...]) -> int:
+def _fixed(shape: Shape) -> int:
     return math.prod(size for size in shape if isinstance(size, int))
 
 

@@ -181,13 +181,13 @@ def combined(
     base = v[:states]
     if not further:
         return base
-    guided, done = base.clone(), states
+    total, done = base.clone(), states
     for terms in further:
         w = _over(terms.weight, v)
         last = base[terms.states]
-        guided[terms.states] = guided[terms.states] + w * (v[done : done + len(terms.states)] - last)
+        total[terms.states] = total[terms.states] + w * (v[done : done + len(terms.states)] - last)
         done += len(terms.states)
-    return guided if rescaling is None else _rescaled(guided, v, rescaling)
+    return total if rescaling is None else _rescaled(total, v, rescaling)
 
 
 def _projected(v: Tensor, at: Correction) -> Tensor:
@@ -195,19 +195,17 @@ def _projected(v: Tensor, at: Correction) -> Tensor:
     with_all, without = (v[rows].double().flatten(1) for rows in (at.source, at.rows))
     square = _sums(without * without)
     factor = torch.where(square > 0, _sums(with_all * without) / square, torch.zeros_like(square))
-    found = v.clone()
-    found[at.rows] = v[at.rows] * _over(factor.to(v.dtype), v)
-    return found
+    return v.index_copy(0, at.rows, v[at.rows] * _over(factor.to(v.dtype), v))
 
 
-def _rescaled(guided: Tensor, v: Tensor, at: Correction) -> Tensor:
+def _rescaled(total: Tensor, v: Tensor, at: Correction) -> Tensor:
     """Multiply velocities by phi std(v_c) / std(v) + 1 - phi, in float64."""
     assert at.share is not None  # noqa: S101
-    wanted, own = _variances(v[at.source]), _variances(guided[at.rows])
-    ratio = torch.where(own > 0, wanted / own, torch.ones_like(own)).sqrt()
+    target, own = _variances(v[at.source]), _variances(total[at.rows])
+    ratio = torch.where(own > 0, target / own, torch.ones_like(own)).sqrt()
     factor = at.share * ratio + (1 - at.share)
-    guided[at.rows] = guided[at.rows] * _over(factor.to(v.dtype), v)
-    return guided
+    total[at.rows] = total[at.rows] * _over(factor.to(v.dtype), v)
+    return total
 
 
 def _variances(v: Tensor) -> Tensor:
@@ -225,59 +223,39 @@ def _sums(rows: Tensor) -> Tensor:
     return rows[:, 0]
 
 
-class Guided:
-    """A conditional velocity with a guidance for each row.
+def guided(
+    velocity: VelocityField, takes: NamedConditions, x: Tensor, t: Tensor, condition: Condition, strength: Tensor
+) -> Tensor:
+    """Evaluate a conditional velocity with a guidance for each row.
 
     Both velocities of a guided row come from the same network call and are combined by elementwise operations, so over
     a field with independent rows a row's bits depend on that row alone, as they do without guidance.
 
-    Attributes:
+    Args:
         velocity: the conditional field.
-        condition: what it is conditioned on.
+        takes: what it is conditioned on.
+        x: states (rows, *event).
+        t: times (rows,), in the dtype of x.
+        condition: one row for each state.
+        strength: g of each row, finite, (rows,).
+
+    Returns:
+        The velocities, (rows, *event).
+
+    Raises:
+        ConditionError: the model was trained without a null.
     """
-
-    def __init__(self, velocity: VelocityField, condition: NamedConditions) -> None:
-        self.velocity = velocity
-        self.condition = condition
-
-    def __call__(
-        self, x: Tensor, t: Tensor, condition: Condition | None = None, guidance: Tensor | None = None
-    ) -> Tensor:
-        """Evaluate states x (rows, *event) at times t (rows,).
-
-        Args:
-            x: states.
-            t: times, in the dtype of x.
-            condition: one row for each state; None for no condition.
-            guidance: g of each row, finite, (rows,); None for 1 in all rows.
-
-        Returns:
-            The velocities, (rows, *event).
-
-        Raises:
-            ConditionError: there is guidance but no condition, guidance has the wrong shape, or the model was trained
-                without a null.
-        """
-        if guidance is None:
-            return self.velocity(x, t, condition)
-        if condition is None:
-            raise ConditionError("guidance was given without a condition; give a condition, or leave guidance out")
-        if guidance.shape != t.shape[:1]:
-            raise ConditionError(
-                f"guidance has shape {tuple(guidance.shape)}; it needs one number per row, {tuple(t.shape[:1])}"
-            )
-        plain = guidance == 1
-        if bool(plain.all()):
-            return self.velocity(x, t, condition)
-        if not self.condition.nullable:
-            raise ConditionError(NO_NULL.format("; "))
-        tensors = self.condition.unpack(condition)
-        nulls = self.condition.unpack(self.condition.nulls(len(x), x.dtype, x.device))
-        both = (~plain & (guidance != 0)).nonzero().squeeze(1)
-        last = [torch.where(_over(plain, a), a, null) for a, null in zip(tensors, nulls, strict=True)]
-        rows = [torch.cat((a, b[both])) for a, b in zip((x, t, *last), (x, t, *tensors), strict=True)]
-        v = self.velocity(rows[0], rows[1], self.condition.pack(rows[2:]))
-        return combined(v, len(x), (Further(both, guidance[both].to(x.dtype)),))
+    plain = strength == 1
+    if bool(plain.all()):
+        return velocity(x, t, condition)
+    if not takes.nullable:
+        raise ConditionError(NO_NULL.format("; "))
+    tensors, nulls = takes.unpack(condition), takes.unpack(takes.nulls(len(x), x.dtype, x.device))
+    both = (~plain & (strength != 0)).nonzero().squeeze(1)
+    last = [torch.where(_over(plain, a), a, null) for a, null in zip(tensors, nulls, strict=True)]
+    rows = [torch.cat((a, b[both])) for a, b in zip((x, t, *last), (x, t, *tensors), strict=True)]
+    v = velocity(rows[0], rows[1], takes.pack(rows[2:]))
+    return combined(v, len(x), (Further(both, strength[both].to(x.dtype)),))
 
 
 def _over(flags: Tensor, tensor: Tensor) -> Tensor:

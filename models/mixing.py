@@ -48,18 +48,15 @@ class Mixing:
     program: str = ""
 
     def __str__(self) -> str:
-        if self.program:
-            return (
-                f"the {self.program} mixes rows: the result of a row (up to {self.size:.2g}) changes by "
-                f"{self.difference:.2g} with the rows beside it, but rounding explains only {self.rounding:.1g}; "
-                "something in it looks at the whole batch, such as a mean over the first dimension or batch "
-                "normalization in training mode: call eval() before the export, or remove it"
-            )
+        network = not self.program
+        row = "a sample's velocity" if network else "the result of a row"
+        unmixed = " or remove it, or import it with --row-by-row, which gives each row its own network call"
         return (
-            f"the network mixes rows: a sample's velocity (up to {self.size:.2g}) changes by {self.difference:.2g} "
-            f"with the samples beside it, but rounding explains only {self.rounding:.1g}; something in it looks at the "
-            "whole batch, such as a mean over the first dimension or batch normalization in training mode: call eval() "
-            "or remove it, or import it with --row-by-row, which gives each row its own network call"
+            f"the {self.program or 'network'} mixes rows: {row} (up to {self.size:.2g}) changes by "
+            f"{self.difference:.2g} with the {'samples' if network else 'rows'} beside it, but rounding explains only "
+            f"{self.rounding:.1g}; something in it looks at the whole batch, such as a mean over the first dimension "
+            "or batch normalization in training mode: call eval()"
+            f"{unmixed if network else ' before the export, or remove it'}"
         )
 
 
@@ -133,7 +130,7 @@ def _compared(
 
     Args:
         ask: arguments (rows, ...) -> results (rows, ...).
-        given: the arguments of all rows.
+        rows: the arguments of all rows.
         nudges: the relative size of one unit in the last place for each of the first arguments; 0 leaves one unchanged.
         eps: the same for the results.
         dtype: dtype of the results.
@@ -146,7 +143,7 @@ def _compared(
     alone = torch.cat([alone_of(rows, subject) for subject in range(_SUBJECTS)])
     rounding = torch.zeros(_SUBJECTS, dtype=dtype, device=device)
     for nudge in range(_NUDGES):
-        moving = [_nudged(values, nudge, unit) if unit else values for values, unit in zip(rows, nudges, strict=False)]
+        moving = [_nudged(tensor, nudge, unit) if unit else tensor for tensor, unit in zip(rows, nudges, strict=False)]
         nudged = (*moving, *rows[len(nudges) :])
         moved = torch.cat([alone_of(nudged, subject) for subject in range(_SUBJECTS)])
         rounding = rounding.maximum(_largest(moved - alone).nan_to_num(0.0))

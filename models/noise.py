@@ -44,15 +44,12 @@ CENTRED_SCHEME = "philox-ndtri-centred-v1"
 SEED_LIMIT = 1 << 63
 """Seeds are integers in [0, SEED_LIMIT)."""
 
+_BLOCK = ("seed", "first_index", "num_samples")
 _FREE_COUNTERS = 1 << 40  # counters of one sample
 _WORDS_PER_COUNTER = 4
 _BITS_PER_COUNTER = 256
 _NUMBERS_AT_ONCE = 1 << 20  # bounds the float64 temporaries at 8 MiB
 _NUMPY_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
-
-
-class NoiseError(ValueError):
-    """A seed, index, number of samples or dtype is out of range."""
 
 
 def noise(
@@ -79,7 +76,7 @@ def noise(
         Standard normal numbers, (num_samples, *event_shape). Row j depends on seed and first_index + j only.
 
     Raises:
-        NoiseError: an argument is outside these ranges.
+        ValueError: an argument is outside these ranges.
     """
     return noise_of([(seed, first_index, num_samples)], event_shape, dtype, free, centred)
 
@@ -94,12 +91,11 @@ def noise_of(
     """Make the noise of several (seed, first index, number of samples), one after the other, as `noise` does.
 
     Raises:
-        NoiseError: as `noise` does.
+        ValueError: as `noise` does.
     """
     if dtype not in _NUMPY_DTYPES:
-        raise NoiseError(f"dtype is {dtype}; noise is made in torch.float32 or torch.float64")
-    names = ("seed", "first_index", "num_samples")
-    checked = [[_integer(*named, SEED_LIMIT) for named in zip(names, block, strict=True)] for block in blocks]
+        raise ValueError(f"dtype is {dtype}; noise is made in torch.float32 or torch.float64")
+    checked = [[_integer(*named) for named in zip(_BLOCK, block, strict=True)] for block in blocks]
     size, total = math.prod(event_shape), sum([count for _, _, count in checked])
     apart = _FREE_COUNTERS if free else -(-size // _WORDS_PER_COUNTER)
     out, at_once = np.empty((total, size), dtype=_NUMPY_DTYPES[dtype]), max(1, _NUMBERS_AT_ONCE // max(1, size))
@@ -109,10 +105,10 @@ def noise_of(
         uniforms(np.array(checked), apart, begin, uniform)
         ndtri(uniform, out=part, casting="same_kind")
     order = [*free, *(place for place in range(len(event_shape)) if place not in free)]
-    made = torch.from_numpy(out).reshape(total, *(event_shape[place] for place in order))
+    x = torch.from_numpy(out).reshape(total, *(event_shape[place] for place in order))
     if free:
-        made = made.permute(0, *(1 + order.index(place) for place in range(len(order)))).contiguous()
-    return made if centred is None else made - mean_along(made, centred).to(dtype)
+        x = x.permute(0, *(1 + order.index(place) for place in range(len(order)))).contiguous()
+    return x if centred is None else x - mean_along(x, centred).to(dtype)
 
 
 def mean_along(x: Tensor, place: int) -> Tensor:
@@ -163,14 +159,12 @@ def rademacher(
     return (torch.from_numpy(bits).to(dtype) * 2 - 1).reshape(num_samples, *event_shape)
 
 
-def _integer(name: str, value: int, limit: int) -> int:
-    """Return `value` as a Python integer in [0, limit), or raise a NoiseError that names it."""
+def _integer(name: str, value: int) -> int:
+    """Return `value` as a Python integer in [0, 2^63), or raise a ValueError that names it."""
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
+        number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        raise NoiseError(f"{name} is {value!r}; it must be an integer in [0, 2^63)") from None
-    if not 0 <= number < limit:
-        raise NoiseError(f"{name} is {number}; it must be in [0, 2^63)")
+        number = -1
+    if not 0 <= number < SEED_LIMIT:
+        raise ValueError(f"{name} is {value!r}; it must be an integer in [0, 2^63)")
     return number

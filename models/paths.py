@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -27,41 +27,34 @@ _MAX_LOG_SIGMA = 50.0
 PathName = Literal["linear", "vp", "edm"]
 
 
-class _Schedule(Frozen):
-    """A schedule, in a card by its `kind`."""
+class Straight(Frozen):
+    """The straight path: u = b, from 0 to 1.
 
-    @property
-    def noisiest(self) -> float:
-        """The noisiest level."""
-        return 1.0
+    Like every schedule, which a card knows by its `kind`, it has the noisiest level u, the levels of noises (rows,) in
+    float64, which may be infinite, and the noise at a level.
+    """
 
-    def level(self, sigma: Tensor) -> Tensor:
-        """Return the levels u of noises (rows,), float64; the noise may be infinite."""
-        raise NotImplementedError
-
-    def sigma(self, u: float) -> float:
-        """Return the noise at a level."""
-        raise NotImplementedError
-
-
-class Straight(_Schedule):
-    """The straight path: u = b, from 0 to 1."""
+    noisiest: ClassVar[float] = 1.0
 
     kind: Literal["straight"] = "straight"
 
     def level(self, sigma: Tensor) -> Tensor:
+        """Return the levels of noises."""
         return 1.0 / (1.0 + 1.0 / sigma)
 
     def sigma(self, u: float) -> float:
+        """Return the noise at a level."""
         return u / (1.0 - u) if u < 1 else math.inf
 
 
-class Beta(_Schedule):
+class Beta(Frozen):
     """A noise rate beta that grows linearly over u in [0, 1], with integral log(1 + sigma^2) (Song et al., eq. 33).
 
     Attributes:
         beta_min, beta_max: the rate at the two ends.
     """
+
+    noisiest: ClassVar[float] = 1.0
 
     kind: Literal["beta"] = "beta"
     beta_min: float = Field(default=0.1, gt=0.0, le=100.0, allow_inf_nan=False)
@@ -79,12 +72,14 @@ class Beta(_Schedule):
         return (self.beta_min + (self.beta_max - self.beta_min) * self.level(sigma)) / (2 * sigma)
 
 
-class Cosine(_Schedule):
+class Cosine(Frozen):
     """a = cos((u + offset) / (1 + offset) pi / 2), divided by its value at u = 0 (Nichol & Dhariwal 2021, eq. 17).
 
     Attributes:
         offset: 0.008 in that paper; with 0, (a, b) = (cos, sin)(pi u / 2) (Salimans & Ho 2022).
     """
+
+    noisiest: ClassVar[float] = 1.0
 
     kind: Literal["cosine"] = "cosine"
     offset: float = Field(default=0.008, ge=0.0, le=0.5, allow_inf_nan=False)
@@ -126,7 +121,7 @@ def _log_sigmas(growth: str, first: float, last: float, steps: int) -> Tensor:
     return torch.log(torch.expm1(-torch.log1p(-betas).cumsum(0))) / 2
 
 
-class Steps(_Schedule):
+class Steps(Frozen):
     """The noise of a chain of steps, counted from 0: a^2 is the product of (1 - beta) up to a step (Ho et al., eq. 4).
 
     Between two steps log sigma is interpolated.
@@ -170,7 +165,7 @@ class Steps(_Schedule):
         return math.exp(low + (u - below) * (high - low))
 
 
-class Sigma(_Schedule):
+class Sigma(Frozen):
     """Noise added to data that keeps its scale: u = sigma.
 
     Attributes:
@@ -178,12 +173,10 @@ class Sigma(_Schedule):
             al., table 1.
     """
 
+    noisiest: ClassVar[float] = 80.0  # sigma_max of Karras et al., table 1
+
     kind: Literal["sigma"] = "sigma"
     time: Literal["sigma", "quarter_log"] = "sigma"
-
-    @property
-    def noisiest(self) -> float:
-        return 80.0  # sigma_max of Karras et al., table 1
 
     def level(self, sigma: Tensor) -> Tensor:
         return sigma

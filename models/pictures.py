@@ -188,7 +188,7 @@ def _scatter(points: NDArray[np.generic]) -> Image.Image:
     draw.rectangle((_LEFT, _TOP, SIDE - _RIGHT, SIDE - _BOTTOM), outline=_FRAME)
     if len(inside) < len(xy):
         text = f"{len(xy) - len(inside)} of {len(xy)} samples not shown: not finite, or far away"
-        draw.text((SIDE - _RIGHT, 4), text, _INK, _font(12), "ra")
+        draw.text((SIDE - _RIGHT, 4), text, _INK, ImageFont.load_default(12), "ra")
     return image
 
 
@@ -234,19 +234,19 @@ def _axes(draw: ImageDraw.ImageDraw, box: Box) -> None:
     right, bottom = SIDE - _RIGHT, SIDE - _BOTTOM
     across, up = _origin(box[0], box[1]), _origin(box[2], box[3])
     if across:
-        draw.text((right, bottom + 24), f"{across:.15g} and", _INK, _font(12), "ra")
+        draw.text((right, bottom + 24), f"{across:.15g} and", _INK, ImageFont.load_default(12), "ra")
     if up:
-        draw.text((4, 4), f"{up:.15g} and", _INK, _font(12), "la")
+        draw.text((4, 4), f"{up:.15g} and", _INK, ImageFont.load_default(12), "la")
     for value, text in _ticks(box[0] - across, box[1] - across, bool(across)):
         value += across
         x = _LEFT + (value - box[0]) / (box[1] - box[0]) * (right - _LEFT)
         draw.line((x, _TOP, x, bottom), _GRID)
-        draw.text((x, bottom + 8), text, _INK, _font(14), "ma")
+        draw.text((x, bottom + 8), text, _INK, ImageFont.load_default(14), "ma")
     for value, text in _ticks(box[2] - up, box[3] - up, bool(up)):
         value += up
         y = bottom - (value - box[2]) / (box[3] - box[2]) * (bottom - _TOP)
         draw.line((_LEFT, y, right, y), _GRID)
-        draw.text((_LEFT - 8, y), text, _INK, _font(14), "rm")
+        draw.text((_LEFT - 8, y), text, _INK, ImageFont.load_default(14), "rm")
 
 
 def _origin(low: float, high: float) -> float:
@@ -263,7 +263,3 @@ def _ticks(low: float, high: float, signed: bool = False) -> list[tuple[float, s
     step = power * next(m for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     values = [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
     return [(value, f"{value + 0.0:+.6g}" if signed else f"{value + 0.0:.6g}") for value in values]
-
-
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)

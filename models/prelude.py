@@ -11,7 +11,7 @@ as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -23,8 +23,7 @@ from models.condition_values import Distinct
 from models.conditions import NAME, ConditionError, DeviceLike, NamedCondition, NamedConditions
 from models.frozen import Frozen
 from models.mixing import Mixing, find_mixing_of
-from models.program.function import Function, FunctionConfig
-from models.velocity import Condition
+from models.program.steps import Function, FunctionConfig
 
 _Name = Annotated[str, Field(pattern=NAME)]
 
@@ -89,22 +88,14 @@ class Prelude(nn.Module):
 
     Attributes:
         card: the description.
+        inputs, outputs: the conditions that it takes and makes, in their order.
     """
 
     def __init__(self, card: PreludeCard) -> None:
         super().__init__()
         self.card = card
         self.program = Function(card.program)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The conditions that it takes, in their order."""
-        return tuple(self.card.program.inputs)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The conditions that it makes, in their order."""
-        return tuple(self.card.program.outputs)
+        self.inputs, self.outputs = tuple(card.program.inputs), tuple(card.program.outputs)
 
     def call(self, takes: NamedConditions, *conditions: Tensor) -> tuple[Tensor, ...]:
         """Return the conditions that it makes, (rows, *shape) each.
@@ -132,7 +123,7 @@ class Prelude(nn.Module):
         return tuple(results[name] for name in self.outputs)
 
     def examples(
-        self, requested: NamedConditions | None, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu"
+        self, requested: NamedConditions, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu"
     ) -> tuple[Tensor, ...]:
         """Make example arguments for the prelude, with distinct rows where possible.
 
@@ -142,35 +133,14 @@ class Prelude(nn.Module):
             dtype: dtype of the states.
             device: the device to put them on.
         """
-        assert requested is not None  # noqa: S101  (it gives what a prelude takes)
         sized = requested.sized({})
-        shown = dict(zip(sized.inputs, sized.unpack(sized.examples(rows, dtype, device)), strict=True))
-        return tuple(shown[name] for name in self.inputs)
-
-    def completed(
-        self,
-        requested: NamedConditions | None,
-        takes: NamedConditions | None,
-        shown: Any,
-        rows: int,
-        dtype: torch.dtype,
-        device: DeviceLike = "cpu",
-    ) -> Condition:
-        """Return examples of the network's conditions, some of them made by the prelude; errors as in `call`."""
-        assert takes is not None  # noqa: S101
-        results = dict(zip(self.outputs, self.call(takes, *self.examples(requested, rows, dtype, device)), strict=True))
-        examples = zip(takes.inputs, takes.unpack(shown), strict=True)
-        return takes.pack([results.get(name, tensor) for name, tensor in examples])
+        examples = dict(zip(sized.entries, sized.unpack(sized.examples(rows, dtype, device)), strict=True))
+        return tuple(examples[name] for name in self.inputs)
 
     def find_mixing(
-        self,
-        requested: NamedConditions | None,
-        takes: NamedConditions | None,
-        dtype: torch.dtype,
-        device: DeviceLike = "cpu",
+        self, requested: NamedConditions, takes: NamedConditions, dtype: torch.dtype, device: DeviceLike = "cpu"
     ) -> Mixing | None:
         """Return evidence that its rows depend on each other; None if they do not."""
-        assert takes is not None  # noqa: S101
         fixed = takes.sized({})
         return find_mixing_of(
             "prelude",

@@ -42,34 +42,7 @@ class RepositoryError(Exception):
 
 
 class UnknownModel(LookupError):  # noqa: N818  (the name that the service and its clients know)
-    """No model has this name.
-
-    Attributes:
-        name: the requested name.
-        available: the existing names.
-    """
-
-    def __init__(self, name: str, available: list[str]) -> None:
-        names = ", ".join(available) or "none: train or import one"
-        super().__init__(f"model is {name!r}; known models are {names}")
-        self.name = name
-        self.available = available
-
-
-class UnknownVersion(LookupError):  # noqa: N818  (as above)
-    """A model does not have this version.
-
-    Attributes:
-        name: the model.
-        version: the requested version.
-        available: the existing versions.
-    """
-
-    def __init__(self, name: str, version: int, available: list[int]) -> None:
-        super().__init__(f"version is {version}; model {name!r} has {', '.join(map(str, available))}")
-        self.name = name
-        self.version = version
-        self.available = available
+    """No model has this name, or it does not have this version; the message lists those that exist."""
 
 
 class Repository:
@@ -88,7 +61,8 @@ class Repository:
         Raises:
             RepositoryError: the root is missing or cannot be read.
         """
-        return [path.name for path in self._entries() if self._model(path) and self._counts(path)]
+        paths = (path for path in self._entries() if re.fullmatch(MODEL_NAME, path.name) and self._inside(path))
+        return [path.name for path in paths if self._may_serve(path)]
 
     def versions(self, name: str) -> list[int]:
         """Return the versions of a model, ascending.
@@ -98,38 +72,43 @@ class Repository:
             RepositoryError: the root is missing, or the root or the model's folder cannot be read.
         """
         folder = self.root / name
-        versions = self._versions(folder) if re.fullmatch(MODEL_NAME, name) and self._model(folder) else []
+        versions = self._versions(folder) if re.fullmatch(MODEL_NAME, name) and self._inside(folder) else []
         if not versions:
-            raise UnknownModel(name, self.names())
+            names = ", ".join(self.names()) or "none: train or import one"
+            raise UnknownModel(f"model is {name!r}; known models are {names}")
         return versions
 
     def resolve(self, name: str, version: int | None = None) -> Path:
         """Return the folder of a version of a model; None for the highest.
 
         Raises:
-            UnknownModel: there is no such model.
-            UnknownVersion: the model has no such version.
+            UnknownModel: there is no such model, or it has no such version.
             RepositoryError: the root is missing, or the root or the model's folder cannot be read.
         """
         versions = self.versions(name)
         if version is None:
             version = versions[-1]
         elif version not in versions:
-            raise UnknownVersion(name, version, versions)
+            raise UnknownModel(f"version is {version}; model {name!r} has {', '.join(map(str, versions))}")
         return self.root / name / str(version)
 
     def folder(self, name: str, version: int) -> Path:
         """Return the folder of a version, once its files are found inside the root; errors as in `signature`."""
-        return self._files(name, version)[0].parent
+        folder = self.resolve(name, version)
+        for path in (folder / CARD_FILE, folder / WEIGHTS_FILE):
+            if leads_out(path, self.root):
+                raise RepositoryError(f"{path}: {OUTSIDE}")
+        return folder
 
     def signature(self, name: str, version: int) -> Signature:
         """Return the signature of a version's files, which changes when they do; cheap, as no file is read.
 
         Raises:
-            UnknownModel, UnknownVersion, RepositoryError: see `resolve`; also if a file leads out of the root, or
+            UnknownModel, RepositoryError: see `resolve`; also if a file leads out of the root, or
                 cannot be accessed now.
         """
-        return tuple(_state(path) for path in self._files(name, version))
+        folder = self.folder(name, version)
+        return _state(folder / CARD_FILE), _state(folder / WEIGHTS_FILE)
 
     def plans_signature(self, name: str, version: int) -> Signature:
         """Return the signature of a version's tuned plans, which may change while it is loaded.
@@ -143,20 +122,13 @@ class Repository:
 
     def weight_bytes(self, name: str, version: int) -> int:
         """Return the bytes of a version's tensors, 0 if they are missing; errors as in `signature`."""
-        path = self._files(name, version)[1]
+        folder = self.folder(name, version)
         try:
-            with open_regular(path) as file:
+            with open_regular(folder / WEIGHTS_FILE) as file:
                 header = int.from_bytes(file.read(8), "little")
                 return max(0, os.fstat(file.fileno()).st_size - 8 - header)
         except OSError:
             return 0
-
-    def _files(self, name: str, version: int) -> tuple[Path, Path]:
-        folder = self.resolve(name, version)
-        for path in (folder / CARD_FILE, folder / WEIGHTS_FILE):
-            if leads_out(path, self.root):
-                raise RepositoryError(f"{path}: {OUTSIDE}")
-        return folder / CARD_FILE, folder / WEIGHTS_FILE
 
     def passed_over(self) -> list[tuple[Path, str]]:
         """Return folders, links and files that are not models or versions, each with the reason and what to do.
@@ -170,13 +142,16 @@ class Repository:
         for path in self._entries():
             if path.name.startswith(".") or path.name == "lost+found":
                 continue
-            odd = self._odd(path, MODEL_NAME, _BAD_NAME)
-            if odd is not None:
-                reasons.append((path, odd))
-            elif self._counts(path):
-                reasons += self._odd_versions(path)
-            else:
-                reasons += [(path, _NO_VERSION), *self._odd_versions(path)]
+            reason = self._odd(path, MODEL_NAME, _BAD_NAME)
+            if reason is None and not self._may_serve(path):
+                reason = _NO_VERSION
+            if reason is not None:
+                reasons.append((path, reason))
+            if reason in (None, _NO_VERSION):
+                with contextlib.suppress(OSError):  # reported by `versions`
+                    inside = sorted(version for version in path.iterdir() if not version.name.startswith("."))
+                    odd = ((version, self._odd(version, _VERSION.pattern, _BAD_VERSION)) for version in inside)
+                    reasons += [(version, why) for version, why in odd if why is not None]
         return reasons
 
     def training(self) -> list[tuple[str, float | None]]:
@@ -213,9 +188,6 @@ class Repository:
             what = f"cannot be read: {error.strerror or error}"
         raise RepositoryError(f"model repository {self.root}: {what}")
 
-    def _model(self, path: Path) -> bool:
-        return re.fullmatch(MODEL_NAME, path.name) is not None and self._inside(path)
-
     def _versions(self, folder: Path) -> list[int]:
         try:
             paths = list(folder.iterdir())
@@ -225,35 +197,24 @@ class Repository:
             raise RepositoryError(f"{folder}: cannot be read: {error.strerror or error}") from None
         return sorted(int(path.name) for path in paths if _VERSION.fullmatch(path.name) and self._inside(path))
 
-    def _counts(self, folder: Path) -> bool:
+    def _may_serve(self, folder: Path) -> bool:
         """Return whether a folder has versions, or may have some as it cannot be read, which must not go unnoticed."""
         try:
             return bool(self._versions(folder))
         except RepositoryError:
             return True
 
-    def _odd_versions(self, folder: Path) -> list[tuple[Path, str]]:
-        try:
-            paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        except OSError:  # reported by `versions`
-            return []
-        reasons = [(path, self._odd(path, _VERSION.pattern, _BAD_VERSION)) for path in paths]
-        return [(path, odd) for path, odd in reasons if odd is not None]
-
     def _odd(self, path: Path, named: str, badly: str) -> str | None:
         """Return why a path is not a folder with a name of this pattern, or None."""
         if not _is_folder(path):
-            return _NOWHERE if path.is_symlink() and not _is_file(path) else FILE
+            return _NOWHERE if path.is_symlink() and not os.path.isfile(path) else FILE  # noqa: PTH113  (it never raises)
         if not re.fullmatch(named, path.name):
             return badly
         return None if self._inside(path) else _OUTSIDE
 
     def _inside(self, path: Path) -> bool:
         """Return whether a path is a folder inside the root once symbolic links are followed."""
-        try:
-            return _is_folder(path) and path.resolve().is_relative_to(self.root.resolve())
-        except (OSError, RuntimeError, ValueError):  # a loop of links
-            return False
+        return _is_folder(path) and not leads_out(path, self.root)
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
@@ -264,13 +225,6 @@ def _state(path: Path) -> tuple[int, int, int] | None:
             return None
         raise RepositoryError(f"{path}: cannot be read: {error.strerror or error}") from None
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def _is_folder(path: Path) -> bool:

@@ -13,7 +13,7 @@ them; so a static shift acts twice at the end. Pipelines with a dynamic shift gi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ from models.conventions import TimeCard
 from models.frozen import Frozen
 from models.messages import explain
 from models.paths import Steps
-from models.shapes import FreeAxis, free_axes
+from models.shapes import FreeAxis, Shape, free_axes
 
 Array = NDArray[np.float64]
 
@@ -62,14 +62,12 @@ class FlowMatchEuler(Frozen):
     patch: int = Field(default=1, ge=1, le=1 << 16)
     pipeline_sigmas: bool | None = None
 
-    def times(
-        self, steps: int, time: TimeCard, event_shape: Sequence[int | str], sizes: Mapping[str, int]
-    ) -> list[float]:
+    def times(self, steps: int, time: TimeCard, event_shape: Shape, sizes: Mapping[str, int]) -> list[float]:
         """Return the t of a grid of N steps for a state of these sizes, from 0 to 1."""
         shift = self._shift_of(self._tokens(event_shape, sizes)) if self.use_dynamic_shifting else self.shift
-        given = self.use_dynamic_shifting if self.pipeline_sigmas is None else self.pipeline_sigmas
+        by_pipeline = self.use_dynamic_shifting if self.pipeline_sigmas is None else self.pipeline_sigmas
         least = 1 / self.num_train_timesteps
-        last = 1 / steps if given else least if self.use_dynamic_shifting else _shifted(least, shift)
+        last = 1 / steps if by_pipeline else least if self.use_dynamic_shifting else _shifted(least, shift)
         sigmas = _shifted(np.linspace(1.0, last, steps), shift)
         if self.shift_terminal is not None and steps > 1:
             sigmas = 1 - (1 - sigmas) * (1 - self.shift_terminal) / (1 - sigmas[-1])
@@ -77,7 +75,7 @@ class FlowMatchEuler(Frozen):
             sigmas = _respaced(self.spread, float(sigmas[0]), float(sigmas[-1]), steps)
         return [*(1 - sigmas).tolist(), 1.0]
 
-    def check(self, time: TimeCard, event_shape: Sequence[int | str], axes: Mapping[str, FreeAxis]) -> None:
+    def check(self, time: TimeCard, event_shape: Shape, axes: Mapping[str, FreeAxis]) -> None:
         """Refuse a dynamic shift for states without a free axis, and sizes with a shift that is out of range.
 
         Raises:
@@ -108,7 +106,7 @@ class FlowMatchEuler(Frozen):
                     f"{1 / _MOST_SHIFT:g} to {_MOST_SHIFT:g}; limit the axes, or change the shifts"
                 )
 
-    def _tokens(self, event_shape: Sequence[int | str], sizes: Mapping[str, int]) -> int:
+    def _tokens(self, event_shape: Shape, sizes: Mapping[str, int]) -> int:
         return math.prod(sizes[axis] // self.patch for axis in event_shape if isinstance(axis, str))
 
     def _shift_of(self, tokens: int) -> float:
@@ -132,9 +130,7 @@ class Chain(Frozen):
     lambda_min_clipped: float | None = None
     spread: Spread | None = None
 
-    def times(
-        self, steps: int, time: TimeCard, event_shape: Sequence[int | str], sizes: Mapping[str, int]
-    ) -> list[float]:
+    def times(self, steps: int, time: TimeCard, event_shape: Shape, sizes: Mapping[str, int]) -> list[float]:
         """Return the t of a grid of N steps, to 1 from where these steps start; sizes do not matter.
 
         Raises:
@@ -176,7 +172,7 @@ class Chain(Frozen):
             spaced = np.arange(last, 0, -total / steps).round() - 1
         return spaced[:steps].tolist()
 
-    def check(self, time: TimeCard, event_shape: Sequence[int | str], axes: Mapping[str, FreeAxis]) -> None:
+    def check(self, time: TimeCard, event_shape: Shape, axes: Mapping[str, FreeAxis]) -> None:
         """Refuse networks that are not trained on a chain of steps.
 
         Raises:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -74,25 +74,20 @@ def kind_of(velocity: object) -> FieldKind:
     return getattr(velocity, "field", FieldKind.VELOCITY)
 
 
-@runtime_checkable
-class HasForms(Protocol):
-    """A field that can be computed in several ways."""
-
-    def forms(self) -> Iterator[VelocityField]:
-        """Yield the ways of computing the field as it is now, in order of preference; they round differently.
-
-        There are several for kernels with which a row's bits depend on the other rows in the call.
-        """
-        ...
-
-
 def forms(velocity: VelocityField) -> Iterator[VelocityField]:
-    """Return the ways of computing a field (see `HasForms`); the field itself if it offers none."""
-    return velocity.forms() if isinstance(velocity, HasForms) else iter((velocity,))
+    """Return the ways of computing a field as it is now, in order of preference; they round differently.
+
+    They are those of its method `forms`, which it has if a row's bits depend on the other rows in a call of some of its
+    kernels; otherwise there is one, the field itself.
+    """
+    own = getattr(velocity, "forms", None)
+    return iter((velocity,)) if own is None else own()
 
 
 def rows_of(velocity: object, device: torch.device | str = "cpu") -> tuple[int, int | None]:
     """Return the fewest and the most rows that a field takes in one call on a device; None for no bound."""
+    while isinstance(velocity, Wrapper):
+        velocity = velocity.network
     least, most = getattr(velocity, "rows", (1, None))
     on_cpu = getattr(velocity, "cpu_rows", None)
     if on_cpu is None or torch.device(device).type != "cpu":
@@ -105,18 +100,13 @@ class Wrapper(nn.Module, ABC):
 
     Attributes:
         network: the other field.
-        rows, cpu_rows, field: as of that field.
+        field: as of that field.
     """
 
     def __init__(self, network: nn.Module | VelocityField) -> None:
         super().__init__()
         self.network = network
-        self.rows, self.field = getattr(network, "rows", (1, None)), kind_of(network)
-
-    @property
-    def cpu_rows(self) -> int | None:
-        """See `rows_of`."""
-        return getattr(self.network, "cpu_rows", None)
+        self.field = kind_of(network)
 
     @abstractmethod
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> It
     names = [*usable, EDM]
     queue = [(_nfe(name, place, dtype), name, place) for name in names for place in _first(name)]
     heapq.heapify(queue)
-    records = {name: Record() for name in names}
+    ratios = {name: [np.inf] for name in names}
     while queue:
         nfe, name, place = heapq.heappop(queue)
         if nfe > MAX_NFE or _close_before(points, nfe, close):
@@ -91,7 +92,7 @@ def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> It
         text = _text(name, STEPS[place])
         yield text
         point = points.get(text)
-        done = point is not None and (point.p95_high <= close or records[name].falls_behind(point, points, point.order))
+        done = point is not None and (point.p95_high <= close or falls_behind(ratios[name], point, points, point.order))
         if not done and place + 1 < len(STEPS):
             heapq.heappush(queue, (_nfe(name, place + 1, dtype), name, place + 1))
 
@@ -100,8 +101,8 @@ def _tolerances(points: Mapping[str, Point], dtype: torch.dtype, close: float) -
     """Yield error control at ever tighter tolerances, until errors hardly change or other solvers are better."""
     names = list(ADAPTIVE)
     before = dict.fromkeys(names, np.inf)
-    records = {name: Record() for name in names}
-    for tolerance in (each for each in TOLERANCES if each > 2 * tolerance_floor(dtype)):
+    ratios = {name: [np.inf] for name in names}
+    for tolerance in (t for t in TOLERANCES if t > 2 * tolerance_floor(dtype)):
         for name in tuple(names):
             text = str(SolverSpec.parse(f"{name}@{tolerance:g}"))
             yield text
@@ -109,7 +110,7 @@ def _tolerances(points: Mapping[str, Point], dtype: torch.dtype, close: float) -
             if point is None:
                 continue
             ends = point.p95_high <= close or point.p95_high > _FLOOR * before[name]
-            if records[name].falls_behind(point, points) or ends:
+            if falls_behind(ratios[name], point, points) or ends:
                 names.remove(name)
             before[name] = point.p95_high
 
@@ -142,17 +143,17 @@ def _nfe(name: str, place: int, dtype: torch.dtype) -> int:
         return MAX_NFE + 1
 
 
-class Record:
-    """The record of a method against cheaper solvers as its number of steps grows."""
+def falls_behind(ratios: list[float], point: Point, points: Mapping[str, Point], order: int = 0) -> bool:
+    """Return whether a method has fallen behind cheaper solvers of an order for good, as its number of steps grows.
 
-    def __init__(self) -> None:
-        self.ratio, self.losses = np.inf, 0
-
-    def falls_behind(self, point: Point, points: Mapping[str, Point], order: int = 0) -> bool:
-        """Add the next point; return whether the method has fallen behind solvers of an order for good."""
-        rivals = (p for p in points.values() if p.nfe <= point.nfe and p.solver != point.solver and p.order >= order)
-        best = min((p.p95_high for p in rivals), default=np.inf)
-        ratio = point.p95_high / best if best > 0 else np.inf
-        self.losses = self.losses + 1 if ratio > 1 and ratio >= self.ratio else 0
-        self.ratio = ratio
-        return self.losses >= _PATIENCE
+    Args:
+        ratios: its error as a share of the best of theirs at each number of steps; that of `point` is added.
+        point: its next point.
+        points: all points.
+        order: the least order of the solvers that it is compared with.
+    """
+    rivals = (p for p in points.values() if p.nfe <= point.nfe and p.solver != point.solver and p.order >= order)
+    best = min((p.p95_high for p in rivals), default=np.inf)
+    ratios.append(point.p95_high / best if best > 0 else np.inf)
+    latest = ratios[-_PATIENCE - 1 :]
+    return len(latest) > _PATIENCE and all(1 < after >= before for before, after in pairwise(latest))

@@ -8,10 +8,10 @@ interval.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ from torch import Tensor
 from models.checkpoint.bound import Size
 from models.conditions import NamedConditions
 from models.frozen import Frozen
-from models.guidance import Guided
-from models.velocity import kind_of
+from models.guidance import guided
+from models.velocity import Condition, kind_of
 from solvers import SolverSpec, Status
 from solvers import compile as compiled
 from solvers.errors import SolverError
@@ -93,28 +93,6 @@ def _order(solver: str) -> int:
         return 0
 
 
-def shares(states: Tensor, ends: Tensor, spread: float) -> NDArray[np.float64]:
-    """Return the endpoint error of each sample: (n,) of states and exact ends (n, *event); infinite if not finite."""
-    distances = (states.double() - ends.double()).flatten(1).square().sum(1).sqrt().numpy() / spread
-    return np.where(np.isfinite(distances), distances, np.inf)
-
-
-def spread_of(ends: Tensor) -> float:
-    """Return the spread of the exact ends (n, *event); those that are not finite are left out.
-
-    Raises:
-        NoErrors: none is finite, or all are the same.
-    """
-    flat = ends.double().flatten(1)
-    flat = flat[flat.isfinite().all(1)]
-    if not len(flat):
-        raise NoErrors(f"none of {len(ends)} paths reached t = 1; the network is not usable")
-    spread = float((flat - flat.mean(0)).square().sum(1).mean().sqrt())
-    if not spread > 0:
-        raise NoErrors("all paths end at the same point, so errors have no scale")
-    return spread
-
-
 def summary(errors: NDArray[np.float64]) -> dict[str, Any] | None:
     """Return the errors of a `Point` for those of all samples (n,); None if more than 5 % of them failed."""
     ordered, n = np.sort(errors), len(errors)
@@ -131,29 +109,10 @@ def summary(errors: NDArray[np.float64]) -> dict[str, Any] | None:
     }
 
 
-class SolvedPaths(Protocol):
-    """What a solver made of noise."""
-
-    @property
-    def x(self) -> Tensor:
-        """(n, *event) states."""
-        ...
-
-    @property
-    def nfe(self) -> NDArray[np.int64]:
-        """(n,) calls."""
-        ...
-
-    @property
-    def status(self) -> Sequence[str] | NDArray[np.str_]:
-        """(n,) values of `Status`."""
-        ...
-
-
-def arrivals(solved: SolvedPaths) -> Tensor:
-    """Return the states (n, *event) in float64; NaN for a sample that did not reach t = 1."""
-    reached = torch.tensor([status == Status.SUCCESS for status in solved.status])
-    return torch.where(reached.reshape(-1, *[1] * (solved.x.ndim - 1)), solved.x.double(), torch.nan)
+def arrivals(x: Tensor, status: Sequence[str] | NDArray[np.str_]) -> Tensor:
+    """Return solved states x (n, *event) in float64; NaN for a sample that did not reach t = 1, by its `Status`."""
+    reached = torch.tensor([one == Status.SUCCESS for one in status])
+    return torch.where(reached.reshape(-1, *[1] * (x.ndim - 1)), x.double(), torch.nan)
 
 
 @dataclass(frozen=True)
@@ -170,26 +129,33 @@ class Ends:
 
     @classmethod
     def of(cls, states: Tensor) -> Self:
-        """Return ends with their spread.
+        """Return ends with their spread; those that are not finite do not count.
 
         Raises:
-            NoErrors: see `spread_of`.
+            NoErrors: none is finite, or all are the same.
         """
-        return cls(states, spread_of(states))
+        flat = states.double().flatten(1)
+        flat = flat[flat.isfinite().all(1)]
+        if not len(flat):
+            raise NoErrors(f"none of {len(states)} paths reached t = 1; the network is not usable")
+        spread = float((flat - flat.mean(0)).square().sum(1).mean().sqrt())
+        if not spread > 0:
+            raise NoErrors("all paths end at the same point, so errors have no scale")
+        return cls(states, spread)
 
-    def errors(self, solved: SolvedPaths) -> NDArray[np.float64]:
-        """Return the endpoint error of each sample, (n,); infinite where it or its path did not reach t = 1."""
-        return shares(arrivals(solved), self.states, self.spread)
+    def errors(self, arrived: Tensor) -> NDArray[np.float64]:
+        """Return the endpoint error (n,) of each of the `arrivals`; infinite if it or its path did not reach t = 1."""
+        distances = (arrived.double() - self.states.double()).flatten(1).square().sum(1).sqrt().numpy() / self.spread
+        return np.where(np.isfinite(distances), distances, np.inf)
 
     @property
     def reached(self) -> NDArray[np.bool_]:
         """Whether each path reached t = 1, (n,)."""
         return self.states.flatten(1).isfinite().all(1).numpy()
 
-    def point(self, solver: str, solved: SolvedPaths) -> Point | None:
-        """Return the measurement of a solver; None if more than 5 % of the samples failed."""
-        members = summary(self.errors(solved)[self.reached])
-        nfe = solved.nfe
+    def point(self, solver: str, arrived: Tensor, nfe: NDArray[np.int64]) -> Point | None:
+        """Return the measurement of a solver, with the calls (n,) that it took; None if more than 5 % failed."""
+        members = summary(self.errors(arrived)[self.reached])
         if members is None:
             return None
         return Point(solver=solver, nfe=float(nfe.mean()), nfe_most=int(nfe.max()), **members)
@@ -202,12 +168,12 @@ class Field:
     Attributes:
         velocity: called as velocity(x, t), or velocity(x, t, condition) with conditions.
         conditions: one row for each sample, or None; by name, if the network takes them so.
-        takes: the conditioning of the model; needed only for guidance.
+        takes: the conditioning of the model; needed for guidance, and for conditions by name.
         guidance: strength of classifier-free guidance, one for all samples or one for each (n,); or None.
     """
 
     velocity: Any
-    conditions: Tensor | dict[str, Tensor] | None = None
+    conditions: Condition | None = None
     takes: NamedConditions | None = None
     guidance: float | Tensor | None = None
 
@@ -218,16 +184,15 @@ class Field:
     def double(self) -> Field:
         """Return the field in float64, with conditions in the dtypes that it then takes."""
         velocity, conditions = copy.deepcopy(self.velocity).double(), self.conditions
-        if isinstance(conditions, dict):
-            assert self.takes is not None  # noqa: S101  (named conditions are those of a card)
-            kinds = {name: entry.network_dtype(torch.float64) for name, entry in self.takes.entries.items()}
-            conditions = {name: rows.to(kinds[name]) for name, rows in conditions.items()}
-        elif conditions is not None and conditions.is_floating_point():
+        if self.takes is not None and conditions is not None:
+            pairs = zip(self.takes.entries.values(), self.takes.unpack(conditions), strict=True)
+            conditions = self.takes.pack([rows.to(entry.network_dtype(torch.float64)) for entry, rows in pairs])
+        elif isinstance(conditions, Tensor) and conditions.is_floating_point():
             conditions = conditions.double()
         return replace(self, velocity=velocity, conditions=conditions)
 
     def _each(self, change: Any) -> Any:
-        if isinstance(self.conditions, dict):
+        if isinstance(self.conditions, Mapping):
             return {name: change(rows) for name, rows in self.conditions.items()}
         return None if self.conditions is None else change(self.conditions)
 
@@ -240,7 +205,7 @@ class Field:
         if self.takes is None or (not isinstance(self.guidance, Tensor) and self.guidance in (None, 1)):
             return self.velocity(x, t, rows)
         strength = self.guidance[place].to(t.dtype) if isinstance(self.guidance, Tensor) else self.guidance
-        return Guided(self.velocity, self.takes)(x, t, rows, torch.ones_like(t) * strength)
+        return guided(self.velocity, self.takes, x, t, rows, torch.ones_like(t) * strength)
 
 
 @torch.no_grad()
@@ -268,4 +233,5 @@ def exact_ends(field: Field, x0: Tensor, tolerance: float = TIGHT, progress: boo
         (samples, *event) float64; NaN for a sample that did not reach t = 1.
     """
     spec = SolverSpec(rtol=tolerance, atol=tolerance, controller="i", max_nfe=100_000)
-    return arrivals(solve(field.double(), x0.double(), spec, progress=progress))
+    solution = solve(field.double(), x0.double(), spec, progress=progress)
+    return arrivals(solution.x, solution.status)

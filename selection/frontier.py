@@ -45,8 +45,8 @@ class Curve(Frozen):
 
     def has_paths_of(self, other: Curve) -> bool:
         """Return whether another curve was measured on the same paths, so that errors can be compared."""
-        mine, others = ((curve.guidance, curve.samples, curve.seed) for curve in (self, other))
-        return mine == others and math.isclose(self.spread, other.spread, rel_tol=1e-6)
+        same = (self.guidance, self.samples, self.seed) == (other.guidance, other.samples, other.seed)
+        return same and math.isclose(self.spread, other.spread, rel_tol=1e-6)
 
 
 class StoredFrontier(Bound):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,11 @@ from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from models.conditions import ONE, ConditionError
 from models.noise import noise
+from models.prelude import combinations
 from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
 from selection.choice import USUAL_ERROR, BudgetLimits, Evidence, NoneFits, choose
-from selection.error import TIGHT, Ends, Field, NoErrors, Point, exact_ends, solve
+from selection.error import TIGHT, Ends, Field, NoErrors, Point, arrivals, exact_ends, solve
 from selection.frontier import Curve, StoredFrontier, merged, pareto, plans_hash, store_frontier, table
 from solvers import SolverSpec
 from solvers.errors import SolverError
@@ -56,9 +56,10 @@ def measure_solver(text: str, field: Field, x0: Tensor, ends: Ends, plans: Tuned
     """Measure one solver from the noise x0 (samples, *event); None if it is not available here, or over 5 % fail."""
     try:
         spec = SolverSpec.parse(text)
-        return ends.point(str(spec), solve(field, x0, spec, plans=plans))
+        solution = solve(field, x0, spec, plans=plans)
     except SolverError:
         return None
+    return ends.point(str(spec), arrivals(solution.x, solution.status), solution.nfe)
 
 
 def measure_curve(
@@ -269,27 +270,21 @@ def read_examples(path: Path) -> dict[str, NDArray[Any]]:
 
 def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], samples: int) -> Any:
     """Return a row for each sample of the conditions as the network takes them, examples in turn."""
-    card, takes = checkpoint.card, checkpoint.card.network_conditions
-    requested = card.request_conditions
+    takes, requested = checkpoint.network_conditions, checkpoint.request_conditions
     assert takes is not None and requested is not None  # noqa: S101, PT018  (it has conditions)
     turns = {name: array[np.arange(samples) % len(array)] for name, array in examples.items()}
     try:
-        values = Values(replace(requested, stored=checkpoint.nulls), turns, samples, checkpoint.dtype)
-        tensors = {name: each.expanded(samples) for name, each in values.tensors().items()}
+        values = Values(requested, turns, samples, checkpoint.dtype)
+        conditions = values.tensors()
+        tensors = {name: distinct.expanded(samples) for name, distinct in conditions.items()}
         if checkpoint.prelude is not None:
             prelude, makes = checkpoint.prelude, takes.sized(values.sizes.sizes)
-            counts = {len(array) for array in examples.values()}
-            different = min(samples, *counts) if len(counts) == 1 else samples
+            inputs, place = combinations(conditions, prelude.inputs)
             with torch.no_grad():
-                outputs = [
-                    prelude.call(makes, *(tensors[name][k : k + 1] for name in prelude.inputs))
-                    for k in range(different)
-                ]
-            turn = torch.arange(samples) % different
-            tensors |= {
-                name: torch.cat(rows)[turn]
-                for name, rows in zip(prelude.outputs, zip(*outputs, strict=True), strict=True)
-            }
+                outputs = [prelude.call(makes, *(rows[k : k + 1] for rows in inputs)) for k in range(len(inputs[0]))]
+            of = torch.zeros(samples, dtype=torch.int64) if place is None else torch.from_numpy(place)
+            for name, rows in zip(prelude.outputs, zip(*outputs, strict=True), strict=True):
+                tensors[name] = torch.cat(rows)[of]
     except ConditionError as error:
         raise NoErrors(f"--condition: {error}") from None
     return takes.pack([tensors[name] for name in takes.entries])

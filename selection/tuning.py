@@ -27,7 +27,7 @@ from torch import Tensor
 from selection.error import Ends
 from selection.error import Field as Velocity
 from solvers import SolverSpec
-from solvers.plan import B, Rows, rows_on
+from solvers.plan import B, rows_on
 from solvers.tuned import TunedPlan
 
 Numbers = NDArray[np.float64]
@@ -101,14 +101,14 @@ class Calibration:
         exact = width <= _MAX_DIRECTIONS
         draw = np.random.default_rng(0)
         for rows in self._parts():
-            x, known, states, time_inputs = self.x0[rows], [self.x0[rows]], [], []
+            x, terms, states, time_inputs = self.x0[rows], [self.x0[rows]], [], []
             for n in range(len(weights)):
                 time_inputs.append(x.new_full((len(x),), times[n]).requires_grad_())
-                known.append(self.velocity(x, time_inputs[n], rows))
-                x = _moved(x, weights[n], known)
+                terms.append(self.velocity(x, time_inputs[n], rows))
+                x = _moved(x, weights[n], terms)
                 states.append(x)
             r = (x - self.ends[rows]).detach()
-            vectors = torch.stack(known).detach().flatten(2)
+            vectors = torch.stack(terms).detach().flatten(2)
             for place, z in enumerate(_directions(r, draw)):
                 along = self._along(z, states, time_inputs, vectors)
                 square += along.T @ along / (1 if exact else _MAX_DIRECTIONS)
@@ -118,16 +118,16 @@ class Calibration:
                 slope += self._along(r, states, time_inputs, vectors).sum(axis=0)
         return slope, square
 
-    def part(self, samples: int) -> Calibration:
-        """The first paths alone."""
-        return Calibration(self.velocity, self.x0[:samples], self.ends[:samples], self.spread)
+    def first_part(self) -> Calibration:
+        """The paths that a descent begins on."""
+        count = max(_FEWEST_PATHS, len(self.x0) // _FIRST_PART)
+        return Calibration(self.velocity, self.x0[:count], self.ends[:count], self.spread)
 
     @staticmethod
     def _along(z: Tensor, states: list[Tensor], time_inputs: list[Tensor], vectors: Tensor) -> Numbers:
         """Return z^T J of each row, (rows, N + 1 + N (1 + N))."""
         steps = len(states)
-        wanted = [*states, *time_inputs]
-        grads = torch.autograd.grad(states[-1], wanted, z, retain_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(states[-1], [*states, *time_inputs], z, retain_graph=True, allow_unused=True)
         by_state = torch.stack([grad.flatten(1) for grad in grads[:steps] if grad is not None])
         by_time = torch.stack([time_inputs[0].new_zeros(len(z)) if grad is None else grad for grad in grads[steps:]])
         by_weight = torch.einsum("nrd,jrd->rnj", by_state, vectors)
@@ -140,9 +140,9 @@ class Calibration:
         return [slice(first, min(first + _ROWS, count)) for first in range(0, count, _ROWS)]
 
 
-def _moved(x: Tensor, weights: Numbers, known: list[Tensor]) -> Tensor:
+def _moved(x: Tensor, weights: Numbers, terms: list[Tensor]) -> Tensor:
     """Return the state after a step: x and the weighted sum of the starting state and the velocities so far."""
-    return x + torch.tensordot(torch.from_numpy(weights[: len(known)]), torch.stack(known), dims=1)
+    return x + torch.tensordot(torch.from_numpy(weights[: len(terms)]), torch.stack(terms), dims=1)
 
 
 def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
@@ -153,22 +153,17 @@ def _directions(x: Tensor, draw: np.random.Generator) -> list[Tensor]:
     return list(torch.from_numpy(draw.choice((-1.0, 1.0), (_MAX_DIRECTIONS, *x.shape))))
 
 
-def weights_of(rows: Rows, times: Numbers) -> Numbers:
-    """Return the weights (N, 1 + N), in units of t, of rows that each end a step, kept steps expanded."""
-    count = len(times) - 1
-    kept, found = np.zeros((rows.slots, 1 + count)), np.zeros((count, 1 + count))
+def stock_weights(spec: SolverSpec, times: Numbers) -> Numbers:
+    """Return the weights (N, 1 + N), in units of t, of a stock method with one evaluation per step, for any times."""
+    rows, count = rows_on(times, spec, spec.method), len(times) - 1
+    slots, weights = np.zeros((rows.slots, 1 + count)), np.zeros((count, 1 + count))
     slot, keep = rows.records["slot"], rows.records["keep"]
     for n in range(count):
-        kept[slot[n]] = np.eye(1 + count)[1 + n]
-        found[n] = (rows.weights[n, B] * (times[n + 1] - times[n])) @ kept
-        if keep[n] >= 0:
-            kept[keep[n]] = found[n]
-    return found
-
-
-def stock_weights(spec: SolverSpec, times: Numbers) -> Numbers:
-    """Return the weights (N, 1 + N) of a stock method with one evaluation per step, for any times."""
-    return weights_of(rows_on(times, spec, spec.method), times)
+        slots[slot[n]] = np.eye(1 + count)[1 + n]
+        weights[n] = (rows.weights[n, B] * (times[n + 1] - times[n])) @ slots
+        if keep[n] >= 0:  # a step that later ones use is expanded into velocities
+            slots[keep[n]] = weights[n]
+    return weights
 
 
 def tune_grid(paths: Calibration, spec: SolverSpec, iterations: int, tell: Callable[[float], None]) -> Numbers:
@@ -193,9 +188,8 @@ def tune_grid(paths: Calibration, spec: SolverSpec, iterations: int, tell: Calla
         return times, stock_weights(spec, times), np.concatenate([by_p, by_times @ by_p])
 
     starts = (np.zeros(count), np.log(np.linspace(2.0, 0.7, count)))
-    begun = _begin(paths)
-    found = [_descend(begun, p, unknowns, count, iterations, tell) for p in starts]
-    best = min(found, key=lambda each: each[1])[0]
+    descents = [_descend(paths.first_part(), p, unknowns, count, iterations, tell) for p in starts]
+    best = min(descents, key=lambda descent: descent[1])[0]
     return _times(_descend(paths, best, unknowns, count, iterations, tell)[0])[0]
 
 
@@ -224,16 +218,11 @@ def tune_plan(
         return t, w, change
 
     start = np.concatenate([_unknowns(times), weights[lower]])
-    begun, _ = _descend(_begin(paths), start, unknowns, count, iterations, tell)
+    begun, _ = _descend(paths.first_part(), start, unknowns, count, iterations, tell)
     better = min((start, begun), key=lambda p: paths.error(*unknowns(p)[:2]))
     p, _ = _descend(paths, better, unknowns, count, iterations, tell)
     t, w, _ = unknowns(p)
     return TunedPlan(t, w[:, 1:], w[:, 0])
-
-
-def _begin(paths: Calibration) -> Calibration:
-    """The part of the paths that a descent begins on."""
-    return paths.part(max(_FEWEST_PATHS, len(paths.x0) // _FIRST_PART))
 
 
 def _descend(
@@ -252,14 +241,14 @@ def _descend(
             move = -np.linalg.lstsq(square + damping * np.diag(scale), slope, rcond=None)[0]
             move *= min(1.0, _LONGEST_MOVE / max(float(np.abs(move[:logs]).max()), 1e-300))
             tried = unknowns(p + move)
-            found = paths.error(tried[0], tried[1])
-            if found < error:
+            after = paths.error(tried[0], tried[1])
+            if after < error:
                 break
             damping *= 4
             if damping > _HOPELESS:
                 return p, error
-        small = small + 1 if found > (1 - _CONVERGED) * error else 0
-        p, error, (times, weights, change), damping = p + move, found, tried, max(damping / 5, 1e-9)
+        small = small + 1 if after > (1 - _CONVERGED) * error else 0
+        p, error, (times, weights, change), damping = p + move, after, tried, max(damping / 5, 1e-9)
         if small == 3:
             break
     return p, error

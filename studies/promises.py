@@ -13,7 +13,7 @@ import numpy as np
 from models.checkpoint.loading import load
 from models.noise import noise
 from selection.choice import BudgetLimits, Evidence, NoneFits, choose
-from selection.error import Ends, Field, exact_ends, solve
+from selection.error import Ends, Field, arrivals, exact_ends, solve
 from selection.frontier import percent, read_frontier
 from solvers import SolverSpec
 
@@ -58,7 +58,8 @@ def kept(path: Path, budgets: tuple[float, ...], samples: int, seed: int = SEED)
             continue
         spec, within = SolverSpec.parse(point.solver), 0
         for part, end in zip(parts, ends, strict=True):
-            errors = end.errors(solve(field, part, spec, plans=checkpoint.plans))
+            solution = solve(field, part, spec, plans=checkpoint.plans)
+            errors = end.errors(arrivals(solution.x, solution.status))
             within += int(np.count_nonzero(errors <= point.p95_high))
         rows.append(Kept(checkpoint.card.name, budget, point.solver, point.nfe_most, point.p95_high, within, samples))
     return rows

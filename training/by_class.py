@@ -19,7 +19,6 @@ from torch import Tensor
 from models.checkpoint.bound import REPORT_FILE
 from models.checkpoint.loading import Checkpoint
 from models.decoder import Decoder
-from models.guidance import Guided
 from models.noise import noise
 from models.pictures import draw, most
 from selection.error import Field, solve
@@ -168,7 +167,7 @@ def _sampled(
     conditioning = checkpoint.network_conditions
     assert conditioning is not None  # noqa: S101  (the model has classes)
     if guidance is None:
-        field = Field(Guided(checkpoint.velocity, conditioning))
+        field = Field(checkpoint.velocity)
     else:
         field = Field(checkpoint.velocity, labels, conditioning, guidance)
     solution = solve(field, x0, spec, progress=sys.stderr.isatty())

@@ -22,7 +22,7 @@ from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from models.shapes import sized
 from selection.choice import USUAL_ERROR
-from selection.error import Ends, Field, NoErrors, exact_ends, solve
+from selection.error import Ends, Field, NoErrors, arrivals, exact_ends, solve
 from selection.frontier import Curve, percent, store_frontier
 from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS
@@ -113,7 +113,7 @@ def examples_of(data: DataSet) -> list[Any]:
     if not count:
         return []
     with torch.no_grad():
-        decoded = data.decoder(torch.from_numpy(data.reference[:count])).double().numpy()
+        decoded = data.decoder.decode(torch.from_numpy(data.reference[:count])).double().numpy()
     digits = 6 if len(shape) == 1 else 3
     return np.array([float(f"{value:.{digits}g}") for value in decoded.ravel()]).reshape(decoded.shape).tolist()
 
@@ -343,7 +343,7 @@ def _measure(
     success = np.array([status == Status.SUCCESS for status in solution.status])
     if not success.any():
         raise TrainingError(f"evaluate: {spec}: none of {len(x0)} samples reached t = 1; the network is not usable")
-    point = None if ends is None else ends.point(str(spec), solution)
+    point = None if ends is None else ends.point(str(spec), arrivals(solution.x, solution.status), solution.nfe)
     errors = (None, None) if point is None else (point.p95, point.p95_high)
     distance = None if data is None else swd(solution.x.numpy()[success], data.reference[: len(x0)])
     return SolverRow(str(spec), float(np.mean(solution.nfe)), *errors, distance, int((~success).sum()))

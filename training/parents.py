@@ -16,7 +16,7 @@ from models.checkpoint.card import Card, CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.conditions import NamedCondition
 from models.decoder import Decoder, Inverse
-from models.guidance import Guided
+from models.guidance import guided
 from training.config import ParentConfig, Recipe, ReflowConfig, StartConfig
 from training.dataset import DataSet
 from training.errors import UsageError
@@ -102,11 +102,10 @@ def _check_condition(parent: NamedCondition | None, data: NamedCondition | None,
 
 def parent_velocity(parent: Checkpoint, guidance: float | None) -> Callable[..., Tensor]:
     """Return the velocity of a parent at one guidance, a function of states, times and the data's conditions."""
-    conditions = parent.card.network_conditions
-    if guidance is None or conditions is None:
+    takes = parent.card.network_conditions
+    if guidance is None or takes is None:
         return parent.velocity
-    guided = Guided(parent.velocity, conditions)
-    return lambda x, t, condition: guided(x, t, condition, torch.full_like(t, guidance))
+    return lambda x, t, condition: guided(parent.velocity, takes, x, t, condition, torch.full_like(t, guidance))
 
 
 def in_space_of(parent: Checkpoint, data: DataSet, config: StartConfig) -> DataSet:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from models.checkpoint.card import Card, CheckpointError
 from models.frozen import Sparse, json_bytes, own_sha256
@@ -75,10 +75,8 @@ class Bound(Sparse):
         try:
             stored = cls.model_validate_json(content)
             expected = own_sha256(json.loads(content), "sha256", _INDENT)
-        except ValidationError as error:
-            fault = explain(error, values=False)
         except (ValueError, RecursionError) as error:
-            fault = str(error)
+            fault = explain(error, values=False)
         else:
             if stored.sha256 == expected and stored.weights_sha256 == weights_sha256:
                 return stored.model_copy(update={"sha256": _UNSIGNED})

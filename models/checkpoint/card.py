@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -103,14 +103,7 @@ class SamplingCard(Sparse):
 
     @field_validator("solver")
     @classmethod
-    def _is_a_solver(cls, text: str) -> str:
-        try:
-            return cls.checked(text)
-        except SolverError as error:
-            raise ValueError(str(error)) from None
-
-    @staticmethod
-    def checked(text: str) -> str:
+    def checked(cls, text: str) -> str:
         """Return the text of a solver in its usual form; raise a SolverError if it is not one."""
         spec = SolverSpec.parse(text)
         if not spec.tuned:  # only the loaded model knows whether it has that solver
@@ -296,7 +289,7 @@ class Card(Frozen):
             return "is a field of average velocity (`field` of its card)"
         if not self.noise_independent:
             return "was trained on noise that depends on the data (`noise_independent` of its card)"
-        if not self.time.from_standard_noise:
+        if (self.time.first_state, self.time.last_state) != ((0.0, 1.0), (1.0, 0.0)):
             return "starts from states that are not standard normal noise, or ends before data (`time` of its card)"
         return ""
 
@@ -336,16 +329,9 @@ class Card(Frozen):
         return NamedConditions(self.prelude.request_conditions(self.conditions), bounds=self.axes)
 
     @property
-    def stored_nulls(self) -> dict[str, NamedCondition]:
-        """The named conditions with a null that is stored in the weights file."""
-        entries = self.conditions if self.prelude is None else self.prelude.request_conditions(self.conditions)
-        return {name: entry for name, entry in entries.items() if entry.null == "stored"}
-
-    @property
     def runs_programs(self) -> bool:
         """Whether it contains an imported program, which a service serves only if a setting allows it."""
-        programs = self.architecture.name == PROGRAM, self.prelude is not None, self.decoder.program is not None
-        return any(programs)
+        return self.architecture.name == PROGRAM or self.prelude is not None or self.decoder.program is not None
 
     @property
     def data_dtype(self) -> Literal["float32", "float64"]:
@@ -369,12 +355,8 @@ class Card(Frozen):
 
 
 @contextmanager
-def opened_file(path: Path, advice: Callable[[], str] = lambda: "") -> Iterator[BufferedReader]:
+def opened_file(path: Path) -> Iterator[BufferedReader]:
     """Open a file of a checkpoint; errors of reading it, also within the block, are those of the checkpoint.
-
-    Args:
-        path: the file.
-        advice: makes more words for a missing file.
 
     Raises:
         CheckpointError: it is missing or not a regular file; an UnreadableCheckpoint if it cannot be read now.
@@ -383,7 +365,7 @@ def opened_file(path: Path, advice: Callable[[], str] = lambda: "") -> Iterator[
         with open_regular(path) as file:
             yield file
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{path}: is missing{advice()}") from None
+        raise CheckpointError(f"{path}: is missing{_explain_missing(path)}") from None
     except NotRegular as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     except OSError as error:
@@ -398,17 +380,15 @@ def read_card(folder: Path) -> Card:
             UnreadableCheckpoint if reading fails.
     """
     path = folder / CARD_FILE
-    with opened_file(path, lambda: _explain_missing(folder)) as file:
+    with opened_file(path) as file:
         content = file.read(_MAX_CARD_BYTES + 1)
     if len(content) > _MAX_CARD_BYTES:
         raise CheckpointError(f"{path}: is larger than {_MAX_CARD_BYTES} bytes, the limit for a card")
     try:
         card = Card.model_validate_json(content)
         expected = own_sha256(json.loads(content), "card_sha256", _INDENT)
-    except ValidationError as error:
-        raise CheckpointError(f"{path}: {_fault(error)}") from None
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
+        raise CheckpointError(f"{path}: {_fault(error)}") from None
     if card.card_sha256 not in (None, expected):
         raise CheckpointError(
             f"{path}: is damaged or was edited: card_sha256 found {card.card_sha256}, expected {expected}; "
@@ -417,8 +397,10 @@ def read_card(folder: Path) -> Card:
     return card.model_copy(update={"card_sha256": expected})
 
 
-def _fault(error: ValidationError) -> str:
+def _fault(error: ValueError | RecursionError) -> str:
     """Describe the fault of a card. A file that is not a card is never quoted, as it may contain secrets."""
+    if not isinstance(error, ValidationError):
+        return str(error)
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     missing = [str(fault["loc"][0]) for fault in faults if fault["type"] == "missing" and len(fault["loc"]) == 1]
     if missing:
@@ -433,10 +415,10 @@ def is_pickle(path: Path) -> bool:
     return path.suffix.lower() in {".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin", ".joblib"}
 
 
-def _explain_missing(folder: Path) -> str:
-    """Say what a folder without a card contains, if that explains why it has none."""
+def _explain_missing(file: Path) -> str:
+    """Say what the folder of a missing file contains, if that explains why it is missing."""
     try:
-        names = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in file.parent.iterdir())
     except OSError:
         return "; the folder is missing or cannot be read"
     pickles = [name for name in names if is_pickle(Path(name))]

@@ -24,16 +24,15 @@ from models.checkpoint.card import (
     read_card,
 )
 from models.checkpoint.plans import tuned_plans
-from models.checkpoint.weights import finite, lacks_memory, read_weights
+from models.checkpoint.weights import Modules, lacks_memory, read_weights
 from models.compute import HALVES, Cast, to_half
-from models.conditions import NamedCondition, NamedConditions
+from models.conditions import NamedConditions
 from models.conventions import adapt
 from models.decoder import Decoder
 from models.messages import first_line
 from models.mixing import find_mixing
-from models.network import Network
 from models.noise import noise
-from models.prelude import Prelude, PreludeCard
+from models.prelude import Prelude
 from models.program import PROGRAM
 from models.velocity import Condition
 from solvers.tuned import TunedPlans
@@ -82,13 +81,17 @@ class Checkpoint:
 
     def examples(self, rows: int, device: torch.device | str = "cpu") -> Condition | None:
         """Make conditions for some rows as the network takes them, distinct where possible; None if it takes none."""
-        takes = self.network_conditions
-        if takes is None:
+        takes, requested = self.network_conditions, self.request_conditions
+        if takes is None or requested is None:
             return None
-        shown = takes.sized({}).examples(rows, self.dtype, device)
+        takes = takes.sized({})
+        examples = takes.examples(rows, self.dtype, device)
         if self.prelude is None:
-            return shown
-        return self.prelude.completed(self.request_conditions, takes.sized({}), shown, rows, self.dtype, device)
+            return examples
+        results = self.prelude.call(takes, *self.prelude.examples(requested, rows, self.dtype, device))
+        tensors = dict(zip(takes.entries, takes.unpack(examples), strict=True))
+        tensors |= zip(self.prelude.outputs, results, strict=True)
+        return takes.pack(list(tensors.values()))
 
     def _with_nulls(self, takes: NamedConditions | None) -> NamedConditions | None:
         return None if takes is None else replace(takes, stored=self.nulls)
@@ -121,8 +124,13 @@ def load(
     """
     path = Path(path)
     card = read_card(path)
-    modules = _empty(card, path / CARD_FILE)
-    _fill(modules, read_weights(path / WEIGHTS_FILE, card.weights_sha256, modules.state_dict()), path / WEIGHTS_FILE)
+    modules, file = _empty(card, path / CARD_FILE), path / WEIGHTS_FILE
+    tensors = read_weights(file, card.weights_sha256, modules.state_dict())
+    try:
+        modules.check_finite(tensors)
+    except CheckpointError as error:
+        raise CheckpointError(f"{file}: {error}") from None
+    modules.load_state_dict(tensors, assign=True)
     try:
         modules.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -142,44 +150,25 @@ def load(
     return checkpoint
 
 
-class _Modules(nn.Module):
-    """The modules with tensors in the weights file, under `velocity.`, `decoder.`, `prelude.` and `nulls.`."""
-
-    def __init__(
-        self, velocity: Network, decoder: Decoder, prelude: PreludeCard | None, nulls: Mapping[str, NamedCondition]
-    ) -> None:
-        super().__init__()
-        self.velocity = velocity
-        self.decoder = decoder
-        self.prelude = None if prelude is None else Prelude(prelude)
-        self.nulls = nn.Module()
-        for name, condition in nulls.items():
-            self.nulls.register_buffer(name, torch.zeros(condition.sizes, dtype=condition.torch_dtype))
-
-    def may_be_infinite(self, key: str) -> bool:
-        """Whether a tensor may contain infinities, as masks of programs do."""
-        programs = ("prelude.program.", "decoder.program.")
-        return (key.startswith("velocity.") and self.velocity.may_hold_infinities) or key.startswith(programs)
-
-
-def _empty(card: Card, file: Path) -> _Modules:
+def _empty(card: Card, file: Path) -> Modules:
     """Build what the card describes on the meta device, which allocates nothing."""
     try:
         with torch.device("meta"):
             network = build(card.architecture.name, card.architecture.config)
-            modules = _Modules(network, Decoder(card.decoder), card.prelude, card.stored_nulls)
+            prelude = None if card.prelude is None else Prelude(card.prelude)
+            entries = {} if card.request_conditions is None else card.request_conditions.entries
+            stored = {name: entry for name, entry in entries.items() if entry.null == "stored"}
+            nulls = {name: torch.zeros(entry.sizes, dtype=entry.torch_dtype) for name, entry in stored.items()}
+            modules = Modules(network, Decoder(card.decoder), prelude, nulls)
     except ArchitectureError as error:
         raise CheckpointError(f"{file}: architecture: {error}") from None
-    if card.event_shape != (expected := modules.velocity.event_shape):
-        raise CheckpointError(
-            f"{file}: event_shape: found {list(card.event_shape)}, the architecture has {list(expected)}"
-        )
-    if card.network_conditions != (takes := modules.velocity.condition):
-        raise CheckpointError(f"{file}: conditions: found {card.network_conditions!r}, the architecture has {takes!r}")
-    if card.field is not modules.velocity.field:
-        raise CheckpointError(
-            f"{file}: field: found {card.field}, the architecture's config has {modules.velocity.field}"
-        )
+    for name, stated, built in (
+        ("event_shape", list(card.event_shape), list(network.event_shape)),
+        ("conditions", card.network_conditions, network.condition),
+        ("field", card.field, network.field),
+    ):
+        if stated != built:
+            raise CheckpointError(f"{file}: {name}: found {stated}, the architecture has {built}")
     if card.compute is not None:
         to_half(modules.velocity, card.compute)
     elif card.architecture.name != PROGRAM:  # the tensors of a program have dtypes of their own
@@ -187,14 +176,6 @@ def _empty(card: Card, file: Path) -> _Modules:
     if card.decoder.program is None:
         modules.decoder.to(DTYPES[card.data_dtype])
     return modules
-
-
-def _fill(module: _Modules, tensors: dict[str, Tensor], file: Path) -> None:
-    """Put the tensors into a module on the meta device; none of its keys may be missing."""
-    for key, tensor in tensors.items():
-        if not finite(tensor, module.may_be_infinite(key)):
-            raise CheckpointError(f"{file}: key {key}: holds numbers that are not finite")
-    module.load_state_dict(tensors, assign=True)
 
 
 def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
@@ -205,7 +186,8 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
     card = checkpoint.card
     event = card.event_of(card.typical)
     x = noise(0, 0, _TRIAL_ROWS, event, checkpoint.dtype).to(device)
-    takes = None if checkpoint.network_conditions is None else checkpoint.network_conditions.sized({})
+    takes, requested = checkpoint.network_conditions, checkpoint.request_conditions
+    takes = None if takes is None else takes.sized({})
     try:
         with torch.no_grad():
             conditions = checkpoint.examples(_TRIAL_ROWS, device)
@@ -219,8 +201,8 @@ def _check_finite(checkpoint: Checkpoint, device: torch.device) -> None:
         mixing = find_mixing(checkpoint.velocity, event, checkpoint.dtype, device, takes, checkpoint.compute)
         if mixing is None and card.decoder.program is not None:
             mixing = checkpoint.decoder.find_mixing(checkpoint.dtype, device, card.typical)
-        if mixing is None and checkpoint.prelude is not None:
-            mixing = checkpoint.prelude.find_mixing(checkpoint.request_conditions, takes, checkpoint.dtype, device)
+        if mixing is None and checkpoint.prelude is not None and takes is not None and requested is not None:
+            mixing = checkpoint.prelude.find_mixing(requested, takes, checkpoint.dtype, device)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         kind = UnreadableCheckpoint if lacks_memory(error) else CheckpointError
         raise kind(f"{checkpoint.path}: the trial call failed: {first_line(error)}") from None

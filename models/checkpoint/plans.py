@@ -52,7 +52,10 @@ class StoredPlan(Sparse):
 
     @model_validator(mode="after")
     def _is_a_plan(self) -> Self:
-        spec = self.spec
+        try:
+            spec = SolverSpec.parse(self.solver)
+        except SolverError as error:
+            raise ValueError(f"solver {self.solver!r}: {error}") from None
         learned = spec.solver == TUNED
         if not learned and spec.grid != TUNED:
             raise ValueError(f"solver {self.solver!r} is not a tuned solver")
@@ -62,14 +65,6 @@ class StoredPlan(Sparse):
             raise ValueError(f"{self.solver}: times are for {len(self.times) - 1} steps")
         self.plan()
         return self
-
-    @property
-    def spec(self) -> SolverSpec:
-        """The spec that names it."""
-        try:
-            return SolverSpec.parse(self.solver)
-        except SolverError as error:
-            raise ValueError(f"solver {self.solver!r}: {error}") from None
 
     def plan(self) -> TunedPlan:
         """Return it in the form that `solvers` takes."""

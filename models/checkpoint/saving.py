@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy
 import safetensors
 import torch
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 from torch import Tensor
 
 from models.architectures import ARCHITECTURES
@@ -29,7 +29,7 @@ from models.checkpoint.card import (
     CheckpointError,
     SamplingCard,
 )
-from models.checkpoint.weights import file_of, finite
+from models.checkpoint.weights import Modules, file_of
 from models.compute import HALVES
 from models.conventions import TimeCard
 from models.decoder import Decoder
@@ -103,8 +103,7 @@ def save(
         kind, names = type(model).__name__, ", ".join(ARCHITECTURES)
         raise CheckpointError(f"{kind} is not a registered architecture; use one of {names}")
     dtype = (torch.float32 if compute else _dtype(model)) if dtype is None else dtype
-    tensors = _tensors(model, decoder, prelude, dtype, compute)
-    tensors |= _nulls(model, prelude, nulls)
+    tensors = _tensors(Modules(model, decoder, prelude, _nulls(model, prelude, nulls)), dtype, compute)
     sha256 = hashlib.sha256()
     for part in file_of(tensors):
         sha256.update(part)
@@ -152,10 +151,8 @@ def save(
 def _card(fields: Mapping[str, Any]) -> Card:
     try:
         return Card.model_validate(fields).signed()
-    except ValidationError as error:
-        raise CheckpointError(f"{CARD_FILE}: {explain(error)}") from None
     except ValueError as error:
-        raise CheckpointError(f"{CARD_FILE}: {error}") from None
+        raise CheckpointError(f"{CARD_FILE}: {explain(error)}") from None
 
 
 def _dtype(model: Network) -> torch.dtype:
@@ -169,45 +166,37 @@ def _dtype(model: Network) -> torch.dtype:
     return kinds.pop()
 
 
-def _tensors(
-    model: Network, decoder: Decoder, prelude: Prelude | None, dtype: torch.dtype, compute: str | None
-) -> dict[str, Tensor]:
-    """Return all tensors by their key in the file; none is copied unnecessarily."""
-    if dtype not in DTYPES.values():
-        raise CheckpointError(f"dtype is {dtype}; a checkpoint stores torch.float32 or torch.float64")
-    tensors: dict[str, Tensor] = {}
-    parameters = {key for key, _ in model.named_parameters()}
-    of_data = torch.float64 if decoder.config.dtype else dtype
-    modules = [("velocity", model, dtype), ("decoder", decoder, of_data)]
-    for prefix, module, kind in [*modules, *([] if prelude is None else [("prelude", prelude, dtype)])]:
-        for key, tensor in module.state_dict().items():
-            if isinstance(module, Program) or key.startswith("program."):  # its tensors have dtypes of their own
-                kind = tensor.dtype
-            elif module is model and compute is not None:
-                kind = HALVES[compute] if key in parameters else tensor.dtype
-            stored = tensor.detach().to("cpu", kind if tensor.is_floating_point() else tensor.dtype).contiguous()
-            masks = key.startswith("program.") or (prefix == "velocity" and model.may_hold_infinities)
-            if not finite(stored, masks):
-                raise CheckpointError(f"key {prefix}.{key}: holds numbers that are not finite; nothing was saved")
-            tensors[f"{prefix}.{key}"] = stored
-    return tensors
-
-
 def _nulls(model: Network, prelude: Prelude | None, nulls: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-    """Return the stored nulls of named conditions by their key in the file."""
+    """Return the nulls of conditions that are stored."""
     takes = model.condition
     if takes is None:
         return {}
-    tensors = {}
+    entries = takes.entries if prelude is None else prelude.card.request_conditions(takes.entries)
     stored = takes.stored if nulls is None else nulls
-    for name, entry in (takes.entries if prelude is None else prelude.card.request_conditions(takes.entries)).items():
-        if entry.null == "stored":
-            null = stored[name].detach().to("cpu", entry.torch_dtype).reshape(entry.sizes).contiguous()
-            if not finite(null):
-                raise CheckpointError(
-                    f"the null of condition {name!r} holds numbers that are not finite; nothing was saved"
-                )
-            tensors[f"nulls.{name}"] = null.clone()
+    return {
+        name: stored[name].to(entry.torch_dtype).reshape(entry.sizes)
+        for name, entry in entries.items()
+        if entry.null == "stored"
+    }
+
+
+def _tensors(modules: Modules, dtype: torch.dtype, compute: str | None) -> dict[str, Tensor]:
+    """Return all tensors by their key in the file; none is copied unnecessarily."""
+    if dtype not in DTYPES.values():
+        raise CheckpointError(f"dtype is {dtype}; a checkpoint stores torch.float32 or torch.float64")
+    tensors, parameters = dict[str, Tensor](), {key for key, _ in modules.named_parameters()}
+    of_program = ("decoder.program.", "prelude.", *(("velocity.",) if isinstance(modules.velocity, Program) else ()))
+    for key, tensor in modules.state_dict().items():
+        kind = torch.float64 if key.startswith("decoder.") and modules.decoder.config.dtype else dtype
+        if not tensor.is_floating_point() or key.startswith(("nulls.", *of_program)):  # they have dtypes of their own
+            kind = tensor.dtype
+        elif key.startswith("velocity.") and compute is not None:
+            kind = HALVES[compute] if key in parameters else tensor.dtype
+        tensors[key] = tensor.detach().to("cpu", kind).contiguous()
+    try:
+        modules.check_finite(tensors)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; nothing was saved") from None
     return tensors
 
 

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint, opened_file
+from models.decoder import Decoder
 from models.messages import first_line, printable
+from models.network import Network
+from models.prelude import Prelude
 
 _STORED = {
     "I64": "int64", "F64": "float64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16",
@@ -30,6 +33,25 @@ _COMPARED = 500  # the most names that are searched for the nearest
 _LONGEST = 200  # characters; longer names are not compared
 _CHUNK = 1 << 20  # numbers checked at once
 _PIECE = 16 << 20  # bytes read at once
+
+
+class Modules(nn.Module):
+    """The modules with tensors in the weights file, under `velocity.`, `decoder.`, `prelude.` and `nulls.`."""
+
+    def __init__(
+        self, velocity: Network, decoder: Decoder, prelude: Prelude | None, nulls: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__()
+        self.velocity, self.decoder, self.prelude, self.nulls = velocity, decoder, prelude, nn.Module()
+        for name, null in nulls.items():
+            self.nulls.register_buffer(name, null)
+
+    def check_finite(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise a CheckpointError for a tensor with numbers that are not finite; masks of programs have infinities."""
+        for key, tensor in tensors.items():
+            masks = self.velocity.may_hold_infinities if key.startswith("velocity.") else ".program." in key
+            if not finite(tensor, masks):
+                raise CheckpointError(f"key {key}: holds numbers that are not finite")
 
 
 def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -46,7 +68,10 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
     """
     try:
         with opened_file(file) as stream:
-            _refuse_larger(stream, expected)
+            size, needed = os.fstat(stream.fileno()).st_size, sum(tensor.nbytes for tensor in expected.values())
+            # Before all of it is hashed; up to twice the size, as tensors of another dtype or shape are named below.
+            if size > 2 * needed + _SLACK:
+                raise ValueError(f"it has {size} bytes, but the tensors of this architecture take {needed}")
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             if digest != sha256:
                 raise CheckpointError(
@@ -62,16 +87,6 @@ def read_weights(file: Path, sha256: str, expected: Mapping[str, Tensor]) -> dic
         raise UnreadableCheckpoint(f"{file}: there is not enough memory to read it") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{file}: is not a safetensors file: {first_line(error)}") from None
-
-
-def _refuse_larger(stream: BufferedReader, expected: Mapping[str, Tensor]) -> None:
-    """Refuse a file that is far larger than its tensors before all of it is hashed.
-
-    Up to twice their size is accepted, so that tensors of another dtype or shape are reported by name.
-    """
-    size, needed = os.fstat(stream.fileno()).st_size, sum(tensor.nbytes for tensor in expected.values())
-    if size > 2 * needed + _SLACK:
-        raise ValueError(f"it has {size} bytes, but the tensors of this architecture take {needed}")
 
 
 def _header(stream: BufferedReader, tensors: int) -> dict[str, tuple[str, list[int], int, int]]:
@@ -114,14 +129,11 @@ def fill(tensor: Tensor, stream: IO[bytes]) -> None:
     """Read the bytes of a contiguous tensor from a stream, in place; raise a ValueError if there are too few."""
     if not tensor.numel():
         return
-    content = tensor.reshape(-1).view(torch.uint8).numpy().data
-    for begin in range(0, len(content), _PIECE):
-        piece = content[begin : begin + _PIECE]
-        done = 0
-        while done < len(piece):
-            if not (count := stream.readinto(piece[done:])):  # pyright: ignore[reportAttributeAccessIssue]
-                raise ValueError("it ends within a tensor")
-            done += count
+    content, done = tensor.reshape(-1).view(torch.uint8).numpy().data, 0
+    while done < len(content):
+        if not (count := stream.readinto(content[done : done + _PIECE])):  # pyright: ignore[reportAttributeAccessIssue]
+            raise ValueError("it ends within a tensor")
+        done += count
 
 
 def file_of(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
@@ -162,7 +174,7 @@ def differences(
     """Say how a file differs from the architecture, for the first few keys that differ; None if it does not.
 
     Args:
-        found: the dtype of each key of the file, as safetensors names it or empty if any is accepted, and its shape.
+        stored: the dtype of each key of the file, as safetensors names it or empty if any is accepted, and its shape.
         expected: every key, with a tensor of the dtype and shape that it must have.
         cutoff: how similar the nearest name must be to be suggested, from 0 to 1.
         suggestion: the text of a suggestion, with {} for the name.

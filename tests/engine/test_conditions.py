@@ -17,7 +17,7 @@ from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
-from models.guidance import Guided
+from models.guidance import guided
 from models.noise import noise
 from solvers import integrate
 
@@ -55,11 +55,10 @@ def kept(engine: Engine) -> int:
 def expected(
     checkpoint: Checkpoint, condition: Any, guidance: float | None, seed: int = 0, **solver: Any
 ) -> torch.Tensor:
-    assert checkpoint.network_conditions is not None
-    guided = Guided(checkpoint.velocity, checkpoint.network_conditions)
-    n = len(condition)
-    strength = None if guidance is None else torch.full((n,), guidance)
-    return integrate(lambda x, t: guided(x, t, condition, strength), noise(0, 0, n, (2,)), **solver).x
+    velocity, takes, n = checkpoint.velocity, checkpoint.network_conditions, len(condition)
+    assert takes is not None
+    strength = torch.full((n,), 1.0 if guidance is None else guidance)
+    return integrate(lambda x, t: guided(velocity, takes, x, t, condition, strength), noise(0, 0, n, (2,)), **solver).x
 
 
 CONDITION = torch.tensor([0, 3, 4])

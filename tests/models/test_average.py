@@ -15,7 +15,7 @@ from models.conditions import NamedCondition, NamedConditions
 from models.decoder import Decoder
 from models.forms.fused.residual_mlp import can_fuse
 from models.forms.rows import field_rows
-from models.guidance import Guided
+from models.guidance import guided
 from models.network import Network
 from models.noise import noise
 from models.shapes import sized
@@ -84,7 +84,7 @@ def test_a_card_that_declares_another_field_than_its_network_is_refused(tmp_path
     card["field"] = "velocity" if field is AVERAGE else "average_velocity"
     del card["card_sha256"]
     (path / CARD_FILE).write_text(json.dumps(card))
-    with pytest.raises(CheckpointError, match=r"field: found (average_)?velocity, the architecture's config has"):
+    with pytest.raises(CheckpointError, match=r"field: found (average_)?velocity, the architecture has"):
         load(path)
 
 
@@ -105,12 +105,9 @@ def test_rows_are_padded_with_both_times_and_keep_their_bits() -> None:
 def test_guidance_is_one_number_a_row_beside_two_times() -> None:
     condition = NamedCondition.label(classes=3)
     made = ResidualMLP(ResidualMLPConfig(dim=2, hidden=16, blocks=1, condition=condition, field=AVERAGE))
-    guided, x = (
-        Guided(made.requires_grad_(False), NamedConditions({"condition": condition})),
-        noise(0, 0, 3, (2,), torch.float32),
-    )
+    takes, x = NamedConditions({"condition": condition}), noise(0, 0, 3, (2,), torch.float32)
     times, labels = torch.tensor([[0.0, 1.0]]).repeat(3, 1), torch.tensor([0, 1, 2])
-    found = guided(x, times, labels, torch.tensor([1.0, 0.0, 2.0]))
+    found = guided(made.requires_grad_(False), takes, x, times, labels, torch.tensor([1.0, 0.0, 2.0]))
     with_label, without = made(x, times, labels), made(x, times, torch.tensor([3, 3, 3]))
     torch.testing.assert_close(found[0], with_label[0])
     torch.testing.assert_close(found[1], without[1])

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from models.decoder import ColumnCard, Decoder, DecoderConfig, DecoderError, Inverse, InverseError
 from models.noise import noise
-from models.program.function import FunctionConfig
+from models.program.steps import FunctionConfig
 
 X = noise(0, 0, 5, (3,), torch.float64)
 
@@ -23,7 +23,7 @@ def test_identity_reshapes_and_clips() -> None:
 
 def test_affine_scales_then_shifts() -> None:
     decoder = Decoder.affine(torch.tensor([2.0, 3.0]), torch.tensor([1.0, -1.0]))
-    assert decoder(torch.tensor([[1.0, 1.0], [0.0, 2.0]])).tolist() == [[3.0, 2.0], [1.0, 5.0]]
+    assert decoder.decode(torch.tensor([[1.0, 1.0], [0.0, 2.0]])).tolist() == [[3.0, 2.0], [1.0, 5.0]]
 
 
 def test_scales_spread_over_free_axes_and_their_volume_counts_the_places() -> None:

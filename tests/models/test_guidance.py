@@ -7,7 +7,7 @@ from torch import Tensor
 from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
 from models.conditions import ConditionError, NamedCondition, NamedConditions
 from models.forms.rows import field_rows
-from models.guidance import Correction, Further, Guided, combined, network_rows
+from models.guidance import Correction, Further, combined, guided, network_rows
 from models.noise import noise
 from solvers import integrate
 
@@ -23,7 +23,7 @@ def rows(count: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_guidance_is_the_formula_for_each_row():
     x, t, labels = rows(7)
     g = torch.tensor([0.0, 1.0, 2.0, -1.0, 1.0, 0.0, 3.5], dtype=torch.float64)
-    found = Guided(FIELD, LABELS)(x, t, labels, g)
+    found = guided(FIELD, LABELS, x, t, labels, g)
     plain, null = FIELD(x, t, labels), FIELD(x, t)
     torch.testing.assert_close(found, null + g[:, None] * (plain - null))
     assert torch.equal(found[[1, 4]], plain[[1, 4]])
@@ -39,9 +39,8 @@ def test_a_guided_row_is_two_network_rows_and_others_are_one():
 
     x, t, labels = rows(5)
     g = [0.0, 1.0, 2.0, 0.5, 1.0]
-    Guided(spy, LABELS)(x, t, labels, torch.tensor(g))
-    Guided(spy, LABELS)(x, t, labels)
-    assert seen == [sum(network_rows(each) for each in g), 5] == [7, 5]
+    guided(spy, LABELS, x, t, labels, torch.tensor(g))
+    assert seen == [sum(network_rows(each) for each in g)] == [7]
     assert network_rows(None) == 1
 
 
@@ -51,45 +50,32 @@ def test_a_guided_row_has_the_same_bits_whatever_stands_beside_it():
     def field(x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         return call(x, t, condition)
 
-    guided = Guided(field, LABELS)
     x, t, labels = rows(100)
     g = torch.linspace(0, 4, 100)
-    whole = guided(x, t, labels, g)
+    whole = guided(field, LABELS, x, t, labels, g)
     for chosen in ([0], [99], [5, 50, 7], list(range(30, 77))):
-        assert torch.equal(guided(x[chosen], t[chosen], labels[chosen], g[chosen]), whole[chosen])
+        assert torch.equal(guided(field, LABELS, x[chosen], t[chosen], labels[chosen], g[chosen]), whole[chosen])
 
 
 def test_a_lost_row_stays_alone():
     x, t, labels = rows(4)
     x[2] = torch.nan
-    found = Guided(FIELD, LABELS)(x, t, labels, torch.full((4,), 2.0))
+    found = guided(FIELD, LABELS, x, t, labels, torch.full((4,), 2.0))
     assert found.isfinite().all(1).tolist() == [True, True, False, True]
 
 
 def test_sampling_with_a_label_ends_in_its_component():
     x0 = noise(0, 0, 200, (2,), torch.float64)
     labels = torch.ones(200, dtype=torch.int64)
-    field = Guided(FIELD, LABELS)
-    end = integrate(lambda x, t: field(x, t, labels[: len(x)]), x0, solver="rk4", steps=40).x
+    end = integrate(lambda x, t: FIELD(x, t, labels[: len(x)]), x0, solver="rk4", steps=40).x
     torch.testing.assert_close(end, FIELD.means[1] + 0.3 * x0, atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("labels", "g", "message"),
-    [(None, torch.ones(3), "without a condition"), (torch.zeros(3, dtype=torch.int64), torch.ones(2), r"shape \(2,\)")],
-)
-def test_what_cannot_be_guided_is_said(labels: Tensor | None, g: Tensor, message: str):
-    x, t, _ = rows(3)
-    with pytest.raises(ConditionError, match=message):
-        Guided(FIELD, LABELS)(x, t, labels, g)
 
 
 def test_guidance_needs_a_trained_null():
     x, t, labels = rows(3)
+    takes = NamedConditions({"condition": NamedCondition.label(classes=3, null=False)})
     with pytest.raises(ConditionError, match="trained without a null"):
-        Guided(FIELD, NamedConditions({"condition": NamedCondition.label(classes=3, null=False)}))(
-            x, t, labels, torch.full((3,), 2.0)
-        )
+        guided(FIELD, takes, x, t, labels, torch.full((3,), 2.0))
 
 
 def test_an_unconditional_mixture_takes_no_label():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models.repository import Repository, RepositoryError, UnknownModel, UnknownVersion
+from models.repository import Repository, RepositoryError, UnknownModel
 
 
 @pytest.fixture
@@ -39,18 +39,16 @@ def test_what_is_added_is_seen_at_once(root: Path) -> None:
     "name", ["squares", "", ".", "..", "../secret", "moons/1", "/etc", "moons\x00", ".tmp-moons-ab", "empty", "moons\n"]
 )
 def test_an_unknown_model_lists_the_known_ones(root: Path, name: str) -> None:
-    with pytest.raises(UnknownModel, match="known models are moons, rings") as caught:
+    with pytest.raises(UnknownModel, match=r"known models are moons, rings$") as caught:
         Repository(root).resolve(name)
-    assert caught.value.name == name
-    assert caught.value.available == ["moons", "rings"]
+    assert repr(name) in str(caught.value)
     assert isinstance(caught.value, LookupError)
 
 
 @pytest.mark.parametrize("version", [0, 3, -1, 12, 10**30])
 def test_an_unknown_version_lists_the_known_ones(root: Path, version: int) -> None:
-    with pytest.raises(UnknownVersion, match=f"version is {version}; model 'moons' has 1, 2, 10") as caught:
+    with pytest.raises(UnknownModel, match=rf"version is {version}; model 'moons' has 1, 2, 10$"):
         Repository(root).resolve("moons", version)
-    assert (caught.value.version, caught.value.available) == (version, [1, 2, 10])
 
 
 def test_links_out_of_the_root_are_not_followed(root: Path) -> None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selection.error import LEAST_SAMPLES, Ends, Field, NoErrors, shares, solve, spread_of, summary
+from selection.error import LEAST_SAMPLES, Ends, Field, NoErrors, arrivals, solve, summary
 from solvers import SolverSpec
 
 
@@ -42,14 +42,14 @@ def test_samples_that_fail_are_infinitely_far() -> None:
 
 def test_errors_are_shares_of_the_spread() -> None:
     ends = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 4.0], [0.0, -4.0], [torch.nan, 0.0]])
-    spread = spread_of(ends)
-    assert spread == pytest.approx(np.sqrt(12.5))
-    errors = shares(ends + torch.tensor([0.3, 0.4]), ends, spread)
-    np.testing.assert_allclose(errors[:4] * spread, 0.5, rtol=1e-6)
+    exact = Ends.of(ends)
+    assert exact.spread == pytest.approx(np.sqrt(12.5))
+    errors = exact.errors(ends + torch.tensor([0.3, 0.4]))
+    np.testing.assert_allclose(errors[:4] * exact.spread, 0.5, rtol=1e-6)
     assert np.isinf(errors[4])
     for same, words in ((ends[:1], "all paths end at the same point"), (ends[4:], "none of 1 paths reached t = 1")):
         with pytest.raises(NoErrors, match=words):
-            spread_of(same)
+            Ends.of(same)
 
 
 def test_each_sample_has_its_own_condition_and_a_point_counts_it() -> None:
@@ -58,10 +58,11 @@ def test_each_sample_has_its_own_condition_and_a_point_counts_it() -> None:
     solution = solve(field, torch.zeros(3, 2), SolverSpec.parse("rk4-3"))
     torch.testing.assert_close(solution.x, conditions[:, None].expand(3, 2))
     ends = Ends.of(conditions[:, None].expand(3, 2).double())
-    point = ends.point("rk4-3", solution)
+    arrived = arrivals(solution.x, solution.status)
+    point = ends.point("rk4-3", arrived, solution.nfe)
     assert point is not None
     assert (point.nfe, point.nfe_most, point.failed) == (12, 12, 0)
     assert point.worst == pytest.approx(0, abs=1e-6)
     none = Ends(torch.full((3, 2), torch.nan), 1.0)
-    assert np.isinf(none.errors(solution)).all()
+    assert np.isinf(none.errors(arrived)).all()
     assert not none.reached.any()

@@ -19,13 +19,14 @@ from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.noise import noise
-from selection.candidates import CLOSE, STEPS, Record, candidates
+from selection.candidates import CLOSE, STEPS, candidates, falls_behind
 from selection.error import Ends, Field, NoErrors, Point, exact_ends
 from selection.frontier import pareto, read_frontier
-from selection.measure import measure, measure_curve, measure_solver
+from selection.measure import SEED, measure, measure_curve, measure_solver
 from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
 
+from ..models import test_prelude as preludes
 from ..service.free import mel, picture
 from ..service.named import imported
 from .support import only, point
@@ -80,21 +81,6 @@ def test_errors_are_distances_from_the_exact_ends() -> None:
         assert one.nfe == one.nfe_most == int(steps) * (4 if name == "rk4" else 1)
 
 
-@pytest.mark.parametrize("new", range(3))
-def test_the_limit_is_kept_by_95_percent_of_new_samples(new: int) -> None:
-    field = Gaussian(GaussianConfig()).double()
-    curve = measure_curve(Field(field), X0, **FEW)
-    x0 = noise(100 + new, 0, 4000, (2,), torch.float64)
-    for one in pareto(curve.points):
-        name, _, rest = one.solver.replace("@", "-@").partition("-")
-        settings: dict[str, Any] = (
-            {"rtol": float(rest[1:]), "atol": float(rest[1:])} if rest.startswith("@") else {"steps": int(rest)}
-        )
-        x = integrate(field, x0, solver=name, **settings).x
-        distance = (x - field.exact(x0)).square().sum(1).sqrt().numpy() / curve.spread
-        assert (distance <= one.p95_high).mean() >= 0.95, one
-
-
 def tried(field: nn.Module, monkeypatch: pytest.MonkeyPatch, solvers: tuple[str, ...], **changes: Any) -> list[str]:
     """Measure with a shorter list of candidates, and return their texts in the order of cost."""
     values = {"catalogue.solvers": only(*solvers), "EDM": "heun2/karras", "GRIDS": (), "ADAPTIVE": (), **changes}
@@ -134,18 +120,18 @@ def test_no_solver_that_would_be_chosen_is_left_out(monkeypatch: pytest.MonkeyPa
 
 def test_a_method_that_catches_up_is_not_given_up() -> None:
     def record(errors: list[float], best: list[float]) -> list[bool]:
-        method, points = Record(), dict[str, Point]()
+        ratios, points = [np.inf], dict[str, Point]()
         told = []
         for k, (error, other) in enumerate(zip(errors, best, strict=True), 1):
             points[f"rk4-{k}"] = point(f"rk4-{k}", k, other)
-            told.append(method.falls_behind(point(f"euler-{k}", k, error), points))
+            told.append(falls_behind(ratios, point(f"euler-{k}", k, error), points))
         return told
 
     assert record([1, 0.5, 0.25, 0.1], [0.5, 0.2, 0.08, 0.001]) == [False, False, False, True]
     assert not any(record([10 * 0.5**k for k in range(12)], [0.7**k for k in range(12)]))
     few = {"ab2-16": point("ab2-16", 16, 0.01)}
-    method = Record()
-    assert not any(method.falls_behind(point(f"rk4-{k}", 4 * k, 0.1 * k), few, order=4) for k in range(4, 9))
+    ratios = [np.inf]
+    assert not any(falls_behind(ratios, point(f"rk4-{k}", 4 * k, 0.1 * k), few, order=4) for k in range(4, 9))
 
 
 def test_tolerances_end_where_they_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,6 +313,21 @@ def test_conditions_by_name_are_measured_with_examples_of_them(
     np.savez(tmp_path / "other.npz", other=np.zeros((2, 3)))
     assert main(["measure", str(folder), "--condition", str(tmp_path / "other.npz")]) == 1
     assert "there is no condition 'other'; this model takes image, label" in capsys.readouterr().err
+
+
+def test_examples_go_through_the_prelude_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selection.measure.candidates", lambda *_: iter(("rk4-8",)))
+    checkpoint = load(preludes.saved(tmp_path, preludes.card()))
+    random = np.random.default_rng(0)
+    images = random.normal(size=(3, 4)).astype(np.float32)
+    examples = {"image": images, "state": random.normal(size=(2, 3)).astype(np.float32)}
+    curve = measure(checkpoint, conditions=examples, conditions_text="three", samples=96, seconds=1e9).curves[0]
+    assert checkpoint.prelude is not None
+    tokens = checkpoint.prelude.program({"image": torch.from_numpy(images)})["tokens"][torch.arange(96) % 3]
+    x0 = noise(SEED, 0, 96, (2,)).double()
+    ends = math.e * x0 + (math.e - 1) * tokens.double()  # of dx/dt = x + tokens
+    assert curve.spread == pytest.approx(Ends.of(ends).spread)
+    assert curve.points[0].p95_high < 1e-3
 
 
 def test_a_free_axis_has_the_size_of_the_examples(

@@ -180,7 +180,7 @@ def _stack(
                 f"data {name} is {width} x {height} pixels, {Path(first).name} is {first_w} x {first_h}, both upright; "
                 "all must have the same size: resize them first"
             )
-        black, white = _limits(name, picture, config, pictures)
+        samples[place], white = _scaled(name, picture, config, pictures)
         low, high = float(picture.values.min()), float(picture.values.max())
         before = kinds.get(picture.kind, (0, low, high, white))
         kinds[picture.kind] = (before[0] + 1, min(before[1], low), max(before[2], high), white)
@@ -189,7 +189,6 @@ def _stack(
                 f"data {name} is {picture.kind}, {Path(first).name} is not; data.range (--range) needs all pictures of "
                 "one kind"
             )
-        samples[place] = _scaled(name, picture, black, white, pictures)
     assert samples is not None  # noqa: S101  (there is at least one)
     height, width = samples.shape[1:3]
     form = "colour" if config.colour else "grey"
@@ -200,18 +199,6 @@ def _stack(
         lines.append(f"{number:,} of {kind}, values {low:g} to {high:g}, white is {white:g}{dark}")
     shaped = samples[:, None] if samples.ndim == 3 else np.ascontiguousarray(np.moveaxis(samples, -1, 1))
     return shaped, tuple(lines)
-
-
-def _limits(name: str, picture: Picture, config: ImagesData, pictures: _Pictures) -> tuple[float, float]:
-    """Return the stored values that become 0 and 1; raise a DataError if they are not known."""
-    if config.range:
-        return config.range[0], config.range[1]
-    if picture.white is not None:
-        return 0.0, picture.white
-    raise DataError(
-        f"data {name} is {picture.kind} with values {picture.values.min()} to {picture.values.max()}, and it is not "
-        f"known which is white; {_suggestion(pictures)}"
-    )
 
 
 def _suggestion(pictures: _Pictures) -> str:
@@ -235,9 +222,18 @@ def _exact(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def _scaled(name: str, picture: Picture, low: float, white: float, pictures: _Pictures) -> NDArray[np.float32]:
-    """Return stored values scaled to 0 ... 1; raise a DataError if one is outside or not finite."""
-    values = picture.values
+def _scaled(name: str, picture: Picture, config: ImagesData, pictures: _Pictures) -> tuple[NDArray[np.float32], float]:
+    """Return stored values scaled to 0 ... 1, and that of white.
+
+    Raises:
+        DataError: black and white are not known, or a value is outside or not finite.
+    """
+    values, (low, white) = picture.values, config.range or (0.0, picture.white)
+    if white is None:
+        raise DataError(
+            f"data {name} is {picture.kind} with values {values.min()} to {values.max()}, and it is not known which is "
+            f"white; {_suggestion(pictures)}"
+        )
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise DataError(f"data {name} contains values that are not finite; remove or repair it")
     least, most = values.min(), values.max()
@@ -250,7 +246,7 @@ def _scaled(name: str, picture: Picture, low: float, white: float, pictures: _Pi
         scaled = values.astype(np.float32) / np.float32(white)
     else:
         scaled = ((values.astype(np.float64) - low) / (white - low)).astype(np.float32)
-    return 1 - scaled if picture.inverted else scaled
+    return 1 - scaled if picture.inverted else scaled, white
 
 
 def _read_file(path: Path, config: ImagesData) -> Read:

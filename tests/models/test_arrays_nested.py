@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.nested import NestedError, shown, to_floats
+from models.arrays import NestedError, to_floats
+from models.messages import shown
 
 LONG = "a" * 30_000
 HUGE = 10**400
