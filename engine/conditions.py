@@ -208,7 +208,7 @@ class JobRows:
     def stored(self, lines: Places) -> list[StoredRows]:
         """The rows at these lines (n,), for each store."""
         places = self._table[lines]
-        return [StoredRows(store, places[:, column]) for column, store in enumerate(self.stores.values())]
+        return [StoredRows(store.take, places[:, column]) for column, store in enumerate(self.stores.values())]
 
 
 @dataclass(frozen=True)

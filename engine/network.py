@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -32,15 +33,8 @@ _PLAIN = Guidance((Term(1.0),))
 _NO_OWNERS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
-class _RepeatedRows:
-    """A store that repeats a few rows."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self._rows = rows
-
-    def take(self, places: NDArray[np.int64]) -> Tensor:
-        """See `models.forms.rows.Store`."""
-        return self._rows.index_select(0, torch.from_numpy(places).to(self._rows.device))
+def _taken(rows: Tensor, places: NDArray[np.int64]) -> Tensor:
+    return rows.index_select(0, torch.from_numpy(places).to(rows.device))
 
 
 class ArenaNetwork:
@@ -116,7 +110,7 @@ class ArenaNetwork:
         x = torch.zeros((rows, *self._row_shape), dtype=dtype, device=place)
         t = self._kind.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
-        conditions = [StoredRows(_RepeatedRows(tensor), np.arange(rows) % _SHOWN) for tensor in shown]
+        conditions = [StoredRows(partial(_taken, tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
         with torch.inference_mode():
             self.call(x, t, *conditions)

@@ -15,7 +15,6 @@ from models.checkpoint.loading import Checkpoint, load
 from models.importing.command import add_arguments, run
 from models.messages import printable
 from models.repository import FILE, Repository, RepositoryError, UnknownModel
-from models.shapes import Shape
 from selection.error import NoErrors
 from selection.frontier import read_frontier
 
@@ -61,15 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_measure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", type=Path, metavar="PATH", help="folder of a version, e.g. checkpoints/moons/1")
-    parser.add_argument(
+    add = parser.add_argument
+    add("path", type=Path, metavar="PATH", help="folder of a version, e.g. checkpoints/moons/1")
+    add(
         "--guidance",
         action="append",
         type=float,
         metavar="G",
         help="conditional models: strength of guidance; can be repeated (default: 1)",
     )
-    parser.add_argument(
+    add(
         "--shape",
         action="append",
         type=_size,
@@ -77,13 +77,13 @@ def _add_measure(parser: argparse.ArgumentParser) -> None:
         metavar="T=N",
         help="size of a free axis of the samples; can be repeated",
     )
-    parser.add_argument(
+    add(
         "--condition",
         type=Path,
         metavar="FILE.npz",
         help="examples of conditions: an array (examples, ...) for each name; needed for conditions by name",
     )
-    parser.add_argument(
+    add(
         "--seconds",
         type=float,
         default=300.0,
@@ -135,17 +135,15 @@ def _list(repository: Repository) -> int:
             status = 1
             rows.append((name, str(version), f"cannot be read: {error}", "", "", "", ""))
             continue
-        shapes = (_shape(card.event_shape), _shape(card.data_shape))
+        event, data = ("x".join(map(str, shape)) for shape in (card.event_shape, card.data_shape))
         dataset = str(card.dataset.get("name", "-"))
-        rows.append((name, str(version), card.architecture.name, card.dtype, *shapes, dataset))
-    for row in rows if len(rows) > 1 else []:
-        cells = [row[0].ljust(16), row[1].ljust(8), row[2].ljust(14), row[3].ljust(8), row[4].ljust(8), row[5].ljust(8)]
-        print(" ".join([*cells, row[6]]).rstrip())
+        rows.append((name, str(version), card.architecture.name, card.dtype, event, data, dataset))
     if len(rows) == 1:
-        print(f"{repository.root}: no models")
-    faults, notes = _passed_over(repository, ())
-    for line in (*closed, *faults, *notes):
-        print(line)
+        lines = [f"{repository.root}: no models"]
+    else:
+        lines = [" ".join(map(str.ljust, row, (16, 8, 14, 8, 8, 8, 0))).rstrip() for row in rows]
+    odd, notes = _passed_over(repository, ())
+    print(*lines, *closed, *odd, *notes, sep="\n")
     return 1 if closed else status
 
 
@@ -166,15 +164,10 @@ def _check(repository: Repository) -> int:
                 print(f"bad  {name} {version}: {fault}")
     pickles = repository.pickles()
     odd, notes = _passed_over(repository, pickles)
-    faults = [*closed, *odd]
-    for path in pickles:
-        faults.append(
-            f"{printable(path, _LONGEST_PATH)}: pickles can run code and are never read; save as safetensors instead"
-        )
-    for line in faults:
-        print(f"bad  {line}")
-    for line in notes:
-        print(f"note {line}")
+    advice = "pickles can run code and are never read; save as safetensors instead"
+    faults = [*closed, *odd, *(f"{printable(path, _LONGEST_PATH)}: {advice}" for path in pickles)]
+    for line in [*(f"bad  {fault}" for fault in faults), *(f"note {note}" for note in notes)]:
+        print(line)
     if not versions and not faults and not notes:
         print(f"{repository.root}: the repository is empty: no models")
     return 1 if faults else status
@@ -210,10 +203,6 @@ def _passed_over(repository: Repository, pickles: Collection[Path]) -> tuple[lis
         if path not in pickles:
             (notes if reason == FILE else faults).append(f"{printable(path, _LONGEST_PATH)}: {reason}")
     return faults, notes
-
-
-def _shape(shape: Shape) -> str:
-    return "x".join(map(str, shape))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from models.frozen import Sparse
 from models.mixing import Mixing, find_mixing_of
 from models.noise import noise
-from models.program.function import Function, FunctionConfig
+from models.program.steps import Function, FunctionConfig
 from models.shapes import AxisName, DataSize, Shape, computed, free_axes, reshaped, sized
 
 KNOTS = 257

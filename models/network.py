@@ -101,12 +101,7 @@ class Network(nn.Module, Generic[Config]):
     condition: NamedConditions | None
     field: FieldKind
 
-    def __init__(
-        self,
-        config: Config,
-        event_shape: Shape,
-        condition: NamedConditions | None = None,
-    ) -> None:
+    def __init__(self, config: Config, event_shape: Shape, condition: NamedConditions | None = None) -> None:
         super().__init__()
         self.config, self.event_shape, self.condition = config, event_shape, condition
         self.field = config.field

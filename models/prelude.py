@@ -23,7 +23,7 @@ from models.condition_values import Distinct
 from models.conditions import NAME, ConditionError, DeviceLike, NamedCondition, NamedConditions
 from models.frozen import Frozen
 from models.mixing import Mixing, find_mixing_of
-from models.program.function import Function, FunctionConfig
+from models.program.steps import Function, FunctionConfig
 
 _Name = Annotated[str, Field(pattern=NAME)]
 

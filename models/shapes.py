@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -121,9 +122,9 @@ class Line(NamedTuple):
         times = f"{self.times}*" if self.times != 1 else ""
         return f"{times}{self.axis}{f'{self.plus:+d}' if self.plus else ''}"
 
-    def of(self, size: int) -> int:
-        """Return the size of data for a size of the axis."""
-        return self.times * size + self.plus
+    def of(self, sizes: Mapping[str, int]) -> int:
+        """Return the size of data for sizes of the axes."""
+        return self.times * sizes[self.axis] + self.plus
 
     def axis_of(self, size: int) -> int | None:
         """Return the size of the axis for a size of data; None if there is none."""
@@ -168,22 +169,7 @@ def sized(shape: Sequence[int | str], sizes: Mapping[str, int]) -> tuple[int, ..
     for axis in free_axes(shape):
         if axis not in sizes:
             raise ShapeError(axis, f"the axis {axis} of shape {list(shape)} is free; it needs a size here")
-    return tuple(_sized(size, sizes) if isinstance(size, str) else size for size in shape)
-
-
-def _sized(size: str, sizes: Mapping[str, int]) -> int:
-    line = line_of(size)
-    return line.of(sizes[line.axis])
-
-
-def largest(shape: Sequence[int | str], axes: Mapping[str, FreeAxis]) -> tuple[int, ...]:
-    """Return a shape with each free axis at its largest size."""
-    return sized(shape, {axis: axes[axis].max for axis in free_axes(shape)})
-
-
-def smallest(shape: Sequence[int | str], axes: Mapping[str, FreeAxis]) -> tuple[int, ...]:
-    """Return a shape with each free axis at its smallest size."""
-    return sized(shape, {axis: axes[axis].smallest for axis in free_axes(shape)})
+    return tuple(line_of(size).of(sizes) if isinstance(size, str) else size for size in shape)
 
 
 def typical(axes: Mapping[str, FreeAxis]) -> dict[str, int]:
@@ -226,13 +212,11 @@ def check_axes(shapes: Mapping[str, Sequence[int | str]], axes: Mapping[str, Fre
         missing = [axis for axis in free_axes(shape) if axis not in axes]
         if missing:
             raise ValueError(f"{what} is {list(shape)}, but axes has no {missing[0]!r}; give its largest size there")
-        if min(smallest(shape, axes), default=1) < 1:
+        bounds = {axis: axes[axis] for axis in free_axes(shape)}
+        if min(sized(shape, {axis: sizes.smallest for axis, sizes in bounds.items()}), default=1) < 1:
             raise ValueError(f"{what} {list(shape)} has a size of less than 1 where its axes are smallest")
-        if math.prod(largest(shape, axes)) > MAX_NUMBERS:
+        if math.prod(sized(shape, {axis: sizes.max for axis, sizes in bounds.items()})) > MAX_NUMBERS:
             raise ValueError(f"{what} {list(shape)} may hold more than {MAX_NUMBERS} numbers")
-
-
-_NOWHERE: Mapping[str, str] = {}
 
 
 class AxisSizes:
@@ -269,7 +253,7 @@ class AxisSizes:
                 axis, f"{where} has {axis} = {size}, but {earlier_place} has {axis} = {before}; they must agree"
             )
 
-    def settle(self, needed: Sequence[str] = (), sources: Mapping[str, str] = _NOWHERE) -> dict[str, int]:
+    def settle(self, needed: Sequence[str] = (), sources: Mapping[str, str] = MappingProxyType({})) -> dict[str, int]:
         """Return a size for each axis; an axis that is neither required nor given gets its smallest size.
 
         Args:

@@ -1,9 +1,8 @@
 """The command ``python -m service``: load the models, serve, and print what to try."""
 
 import argparse
+import itertools
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from service.console import ProgressPrinter, flush, greeting, log_to_stderr, open_closed_streams, opening, say
@@ -16,15 +15,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the service until it is stopped; return the exit code."""
     open_closed_streams()
     parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
-    for name, kind, text in (
-        ("host", str, "address to listen on"),
-        ("port", int, "port"),
-        ("models_dir", Path, "models"),
-    ):
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(
-            option, type=kind, help=f"{text} (PATHLINE_{name.upper()}, which has all other settings too)"
-        )
+    flags = {"host": (str, "address to listen on"), "port": (int, "port"), "models_dir": (Path, "models")}
+    for name, (kind, text) in flags.items():
+        text += f" (PATHLINE_{name.upper()}, which has all other settings too)"
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
     options = vars(parser.parse_args(arguments))
     log_to_stderr()
     try:
@@ -61,38 +55,28 @@ def _serve(settings: Settings) -> int:
             names, uds = [name for name, _ in registry.current()], "" if settings.public_url else settings.uds
             say(greeting(base, names, bool(settings.api_keys), uds))
 
-        greet_once_ready = _Last(2, greet)
+        calls = itertools.count(1)  # `next` is atomic: the two that follow come from different threads
+
+        def greet_second() -> None:
+            if next(calls) == 2:
+                greet()
 
         def on_loaded() -> None:
             freeze()
-            greet_once_ready()
+            greet_second()
 
         def on_ready() -> None:
             progress.start(len(registry.entries()), registry.pending)
-            greet_once_ready()
+            greet_second()
 
         service.start(in_thread=True, on_loaded=on_loaded)
         return run(app, settings, bound, on_ready)
     finally:
         progress.stop()
-        for each in bound:
-            each.close()
+        for listener in bound:
+            listener.close()
         if settings.uds:
             Path(settings.uds).unlink(missing_ok=True)
-
-
-class _Last:
-    """Calls a function on its own n-th call, from any thread."""
-
-    def __init__(self, times: int, then: Callable[[], None]) -> None:
-        self._left, self._then, self._lock = times, then, threading.Lock()
-
-    def __call__(self) -> None:
-        with self._lock:
-            self._left -= 1
-            if self._left:
-                return
-        self._then()
 
 
 def _fail(message: str, code: int) -> int:

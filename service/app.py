@@ -16,7 +16,6 @@ from service import openapi
 from service.analysis import diagnose, encode, log_prob
 from service.errors import Kind
 from service.http.middleware import UNMATCHED, Door, leave_errors
-from service.ledger import CONDITIONS, Ledger
 from service.metrics import Metrics
 from service.oip import routes as oip
 from service.registry.registry import Registry
@@ -76,7 +75,12 @@ def create_app(settings: Settings | None = None, engine: Engine | None = None) -
         StartError: the model repository is missing or cannot be read, or the device does not exist.
     """
     settings = load_settings() if settings is None else settings
-    service = _assemble(settings, engine)
+    metrics = Metrics()
+    if engine is None:
+        if settings.device.startswith("cuda") and not torch.cuda.is_available():
+            raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
+        engine = Engine(settings, observer=metrics)
+    service = Service(settings, engine, Registry(settings, engine, metrics), metrics)
     app = Application(
         title="Pathline",
         summary="Samples from flow-matching models, each request with its own solver",
@@ -124,18 +128,6 @@ def _traces(settings: Settings) -> Any:
         raise StartError(
             f"PATHLINE_OTEL_ENDPOINT is set, but {error.name or error} is not installed; pip install -e '.[otel]'"
         ) from None
-
-
-def _assemble(settings: Settings, engine: Engine | None) -> Service:
-    metrics = Metrics()
-    if engine is None:
-        if settings.device.startswith("cuda") and not torch.cuda.is_available():
-            raise StartError(f"PATHLINE_DEVICE={settings.device}, but torch finds no CUDA device; use cpu or auto")
-        engine = Engine(settings, observer=metrics)
-    registry = Registry(settings, engine, metrics)
-    jobs, bodies = Ledger(settings.max_job_bytes), Ledger(settings.max_job_bytes)
-    conditions = Ledger(settings.max_condition_bytes, purpose=CONDITIONS)
-    return Service(settings, engine, registry, metrics, jobs, bodies, conditions)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +30,8 @@ def opening(settings: Settings) -> str:
     return "\n".join([*lines, "Loading torch and the solvers ..."])
 
 
-def progress(total: int, pending: Iterable[list[str]]) -> Iterator[str]:
-    """Yield a line each time the list of models still to load changes.
-
-    Args:
-        total: The number of models.
-        pending: The names of the models still to load, polled repeatedly.
-    """
-    before: list[str] | None = None
-    for names in pending:
-        if names == before:
-            continue
-        before, done = names, total - len(names)
-        following = f"; loading and measuring {names[0]} ..." if names else ""
-        yield f"Models: {done} of {total} done{following}"
-
-
 class ProgressPrinter:
-    """Prints loading progress from its own thread."""
+    """Prints a line each time the list of models still to load changes, from its own thread."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -70,14 +54,13 @@ class ProgressPrinter:
             self._thread.join()
 
     def _run(self, total: int, pending: Callable[[], list[str]]) -> None:
-        for line in progress(total, self._looks(pending)):
-            say(line)
-
-    def _looks(self, pending: Callable[[], list[str]]) -> Iterator[list[str]]:
-        while not self._ended.is_set():
-            yield pending()
-            self._ended.wait(_POLL_S)
-        yield pending()
+        before, ended = None, False
+        while not ended:
+            ended = self._ended.wait(0.0 if before is None else _POLL_S)
+            if (names := pending()) != before:
+                following = f"; loading and measuring {names[0]} ..." if names else ""
+                say(f"Models: {total - len(names)} of {total} done{following}")
+            before = names
 
 
 def greeting(base: str, names: list[str], needs_key: bool, uds: str = "") -> str:
@@ -131,7 +114,7 @@ class EscapingFormatter(logging.Formatter):
 
 
 def _escaped(text: str) -> str:
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 class Writer:

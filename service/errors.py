@@ -278,7 +278,7 @@ class ProblemError(Exception):
     @property
     def title(self) -> str:
         """What is wrong, in a few words: the title of the kind, or the fields at fault."""
-        if self.kind is not Kind.INVALID or not self.errors:
+        if self.kind is not Kind.INVALID:
             return self.kind.title
         fields = list(dict.fromkeys(fault["field"] for fault in self.errors if "field" in fault))
         if not fields:
@@ -288,30 +288,22 @@ class ProblemError(Exception):
 
     def body(self, request_id: str, url_path: str = "") -> dict[str, Any]:
         """Return the members of the problem document; `type` begins with the path at which users reach the service."""
-        kind = self.kind
         document = {
-            "type": url_path + kind.type,
+            "type": url_path + self.kind.type,
             "title": self.title,
-            "status": kind.status,
+            "status": self.kind.status,
             "detail": self.detail,
+            "request_id": request_id,
         }
-        document |= {"request_id": request_id} | self.members
-        return document | ({"errors": self.errors} if self.errors else {})
+        return document | self.members | ({"errors": self.errors} if self.errors else {})
 
-    def response_at(self, path: str, request_id: str, url_path: str = "") -> WrittenResponse:
-        """Return the response for a path: under /v2 in the form of the Open Inference Protocol."""
-        if path != "/v2" and not path.startswith("/v2/"):
-            return self.response(request_id, url_path)
-        content = orjson.dumps({"error": self.detail})
-        return self._response(content, self.kind.oip_status, "application/json")
-
-    def response(self, request_id: str, url_path: str = "") -> WrittenResponse:
-        """Return the response as a problem document."""
-        content = orjson.dumps(self.body(request_id, url_path), default=str)
-        return self._response(content, self.kind.status, MEDIA_TYPE)
-
-    def _response(self, content: bytes, status: int, media: str) -> WrittenResponse:
-        return (EarlyResponse if self.unread else WrittenResponse)(content, media, self.headers, status)
+    def response(self, request_id: str, url_path: str = "", path: str = "") -> WrittenResponse:
+        """Return the response as a problem document; for a path under /v2 as the Open Inference Protocol has it."""
+        body, status, media = self.body(request_id, url_path), self.kind.status, MEDIA_TYPE
+        if path == "/v2" or path.startswith("/v2/"):
+            body, status, media = {"error": self.detail}, self.kind.oip_status, "application/json"
+        kind = EarlyResponse if self.unread else WrittenResponse
+        return kind(orjson.dumps(body, default=str), media, self.headers, status)
 
 
 def invalid(field: str, message: str, **members: Any) -> ProblemError:
@@ -360,14 +352,18 @@ def shutting_down() -> ProblemError:
     return ProblemError(Kind.DRAINING, SHUTTING_DOWN, retry_after_s=5)
 
 
+def overloaded(reason: str, wait_s: float) -> ProblemError:
+    """Return a 429 that says when to try again."""
+    detail = f"{reason}; try again in {max(1, math.ceil(wait_s))} s"
+    return ProblemError(Kind.OVERLOADED, detail, retry_after_s=wait_s)
+
+
 def problem_of(error: Exception) -> ProblemError:
     """Return a problem as it is, and one of the engine's exceptions as a problem."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, Overloaded):
-        wait = max(1, math.ceil(error.retry_after_s))
-        detail = f"{error.reason}; try again in {wait} s"
-        return ProblemError(Kind.OVERLOADED, detail, retry_after_s=error.retry_after_s)
+        return overloaded(error.reason, error.retry_after_s)
     if isinstance(error, TooSlow):
         detail = (
             f"timeout_s is too short: {error}; raise it, ask for fewer samples or steps, or set on_timeout to 'partial'"

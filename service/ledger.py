@@ -9,33 +9,25 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from service.errors import Kind, ProblemError
+from service.errors import Kind, ProblemError, overloaded
 
 _FIRST_GUESS_S = 1.0
 """Assumed time for which a request holds its memory, until one has ended."""
 
 
-@dataclass(frozen=True)
-class Purpose:
-    """The purpose of a ledger's memory, in words for error messages.
-
-    Attributes:
-        what: the data that takes it.
-        setting: name of the limit.
-        advice: for requests that need more.
-    """
-
-    what: str = "its states, steps and answer"
-    setting: str = "PATHLINE_MAX_JOB_BYTES"
-    advice: str = "ask for fewer samples and page with first_index, or save and trace less"
-
-
-CONDITIONS = Purpose(
-    "its conditions", "PATHLINE_MAX_CONDITION_BYTES", "send one condition for all samples, or smaller ones"
+JOBS = (
+    "its states, steps and answer",
+    "PATHLINE_MAX_JOB_BYTES",
+    "ask for fewer samples and page with first_index, or save and trace less",
 )
+CONDITIONS = (
+    "its conditions",
+    "PATHLINE_MAX_CONDITION_BYTES",
+    "send one condition for all samples, or smaller ones",
+)
+"""The purpose of a ledger's memory in words: the data that takes it, name of the limit, advice if more is needed."""
 
 
 class MemoryOwner(Protocol):
@@ -82,14 +74,15 @@ class Hold:
 
     def grow(self, more: int) -> None:
         """Count more bytes for data that turned out larger; they are allocated already, so this is never refused."""
-        self._ledger.grow(self, more)
+        with self._ledger.lock:
+            self.bytes += more
+            self._ledger.reserved += more
 
     def _end_claim(self) -> None:
-        ledger = self._ledger
-        with ledger.lock:
+        with self._ledger.lock:
             self._claims -= 1
             if not self._claims:
-                ledger.end(self)
+                self._ledger.end(self)
 
 
 class Ledger:
@@ -98,57 +91,40 @@ class Ledger:
     Args:
         limit: bytes for all holds together.
         now: a clock like `time.monotonic`.
-        purpose: of the memory.
+        purpose: of the memory, such as `JOBS`.
+
+    Attributes:
+        reserved: bytes reserved now.
     """
 
     def __init__(
         self,
         limit: int,
         now: Callable[[], float] = time.monotonic,
-        purpose: Purpose = Purpose(),
+        purpose: tuple[str, str, str] = JOBS,
     ) -> None:
-        self.now, self._limit, self._purpose = now, limit, purpose
-        self._reserved = 0
+        self.now, self._limit, self.reserved = now, limit, 0
+        self._what, self._setting, self._advice = purpose
         self._holds: dict[Hold, None] = {}
         self._mean_s = _FIRST_GUESS_S  # how long memory was held recently
         self.lock = threading.Lock()  # of the holds, too
 
-    @property
-    def reserved(self) -> int:
-        """Bytes reserved now."""
-        return self._reserved
-
-    def check(self, wanted: int) -> None:
-        """Refuse a request that would not fit even alone.
-
-        Raises:
-            ProblemError: 413.
-        """
-        if wanted > self._limit:
-            detail = (
-                f"this request needs {wanted:,} bytes of memory for {self._purpose.what}, over the limit of "
-                f"{self._limit:,} ({self._purpose.setting}); {self._purpose.advice}"
-            )
-            raise ProblemError(Kind.JOB_TOO_LARGE, detail, needed_bytes=wanted, limit_bytes=self._limit)
-
-    def take(self, wanted: int, deadline: float) -> Hold:
+    def take(self, size: int, deadline: float) -> Hold:
         """Reserve memory.
 
         Args:
-            wanted: bytes.
+            size: bytes.
             deadline: latest end of the request, by the clock.
 
         Raises:
             ProblemError: 413 for more than the limit, 429 for more than is free now.
         """
-        if wanted > self._limit:
-            self.check(wanted)
         with self.lock:
-            if self._reserved + wanted > self._limit:
-                self._check_room(wanted)
-            hold = Hold(self, wanted, self.now(), deadline)
+            if self.reserved + size > self._limit:
+                raise self._refusal(size, size)
+            hold = Hold(self, size, self.now(), deadline)
             self._holds[hold] = None
-            self._reserved += wanted
+            self.reserved += size
             return hold
 
     def extend(self, hold: Hold, more: int) -> None:
@@ -157,23 +133,25 @@ class Ledger:
         Raises:
             ProblemError: as in `take`; the earlier reservation is kept.
         """
-        self.check(hold.bytes + more)
         with self.lock:
-            self._check_room(more)
+            if self.reserved + more > self._limit:
+                raise self._refusal(hold.bytes + more, more)
             hold.bytes += more
-            self._reserved += more
+            self.reserved += more
 
-    def _check_room(self, wanted: int) -> None:
-        missing = self._reserved + wanted - self._limit
-        if missing <= 0:
-            return
-        wait_s = self._until_free(missing)
-        wait = max(1, int(-(-wait_s // 1)))
-        detail = (
-            f"requests in progress hold {self._reserved:,} of {self._limit:,} bytes ({self._purpose.setting}) and this "
-            f"one needs {wanted:,}; try again in {wait} s"
+    def _refusal(self, size: int, more: int) -> ProblemError:
+        """The error for a request of this size in all that would need more than is free now."""
+        if size > self._limit:
+            detail = (
+                f"this request needs {size:,} bytes of memory for {self._what}, over the limit of {self._limit:,} "
+                f"({self._setting}); {self._advice}"
+            )
+            return ProblemError(Kind.JOB_TOO_LARGE, detail, needed_bytes=size, limit_bytes=self._limit)
+        reason = (
+            f"requests in progress hold {self.reserved:,} of {self._limit:,} bytes ({self._setting}) and this one "
+            f"needs {more:,}"
         )
-        raise ProblemError(Kind.OVERLOADED, detail, retry_after_s=wait_s)
+        return overloaded(reason, self._until_free(self.reserved + more - self._limit))
 
     def _until_free(self, missing: int) -> float:
         """Seconds until the missing bytes are released; a hold is assumed to last as long as those before it."""
@@ -183,21 +161,15 @@ class Ledger:
             held = now - hold.begun
             left = self._mean_s - held if held < self._mean_s else held  # overdue: assume as long again
             ends.append((min(left, max(hold.deadline - now, 0.1)), hold.bytes))
-        for left, given in sorted(ends):
-            missing -= given
+        for left, size in sorted(ends):
+            missing -= size
             if missing <= 0:
                 return max(0.1, left)
         return _FIRST_GUESS_S  # not reached: together they hold the limit or more
 
-    def grow(self, hold: Hold, more: int) -> None:
-        """Count more bytes of a hold, beyond the limit if need be."""
-        with self.lock:
-            hold.bytes += more
-            self._reserved += more
-
     def end(self, hold: Hold) -> None:
         """Free the memory of a hold; the caller has the lock."""
         del self._holds[hold]
-        self._reserved -= hold.bytes
+        self.reserved -= hold.bytes
         weight = hold.bytes / self._limit  # small holds say little
         self._mean_s += (self.now() - hold.begun - self._mean_s) * (weight if weight < 0.5 else 0.5)

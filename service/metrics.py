@@ -12,6 +12,7 @@ import bisect
 import importlib.metadata
 import math
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import NamedTuple
@@ -134,13 +135,6 @@ METRICS = {
 """All metrics by name."""
 
 
-class Numbers(dict[tuple[str, ...], float]):
-    """A counter or a gauge: numbers by labels, 0 at first."""
-
-    def __missing__(self, labels: tuple[str, ...]) -> float:
-        return self.setdefault(labels, 0)
-
-
 class Histogram(dict[tuple[str, ...], list[float]]):
     """A histogram: by labels, the count of values in each bucket and beyond the last, and at the end their sum."""
 
@@ -181,7 +175,9 @@ class Metrics(Collector):
     """All metrics of one service, in a registry of their own (several services can live in one process)."""
 
     def __init__(self) -> None:
-        self.numbers = {name: Numbers() for name, metric in METRICS.items() if metric.kind != "histogram"}
+        self.numbers: dict[str, defaultdict[tuple[str, ...], float]] = {
+            name: defaultdict(float) for name, metric in METRICS.items() if metric.kind != "histogram"
+        }
         self.histograms = {
             name: Histogram(metric.bounds) for name, metric in METRICS.items() if metric.kind == "histogram"
         }

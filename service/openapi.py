@@ -150,6 +150,6 @@ def solved(path: str, model: Any, what: str, media: Iterable[str], *kinds: Kind)
         kinds: errors besides those common to all requests that solve.
     """
     values = shown(examples.answers("POST", path))
-    content = {each: values if each == "application/json" else BINARY for each in media}
+    content = {kind: values if kind == "application/json" else BINARY for kind in media}
     described = {"model": model, "description": f"{what}, in the format that Accept asks for", "content": content}
     return {200: described, **problems(*kinds), **SOLVING_PROBLEMS}

@@ -60,7 +60,6 @@ _HASHED = ("conditions", "negative", "guidance", "known")
 """Members of which it has only the hash, whatever their size."""
 
 _MAX_HEADER = 8_192
-_UNPREDICTABLE = ("deadline", "cancelled")
 
 
 class SavedTimes(BaseModel):
@@ -99,30 +98,22 @@ class Asked(BaseModel):
 class Answer(BaseModel):
     """What a replay needs of an earlier answer; its other members may be left out."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     model: str
     version: Whole
     checkpoint: Digest
-    solver: Annotated[dict[str, Any], AfterValidator(_of_solver)] = Field(description="the solver as used")
+    solver: Annotated[dict[str, Any], AfterValidator(_of_solver)]
+    """the solver as used"""
     seed: Whole
     first_index: Whole = 0
-    shape: list[Whole] = Field(min_length=1, description="of the samples; their number comes first")
+    shape: list[Whole] = Field(min_length=1)
+    """of the samples; their number comes first"""
     status: str = "success"
     saved: SavedTimes | None = None
     request: Asked = Asked()
     environment: Annotated[dict[str, Annotated[str, Field(max_length=200)]], Field(max_length=32)]
     digest: Digest
-
-    @property
-    def plan(self) -> str | None:
-        """The digest of the tuned plan, if the solver is one."""
-        return self.solver.get("plan")
-
-    @property
-    def partial(self) -> bool:
-        """Whether the time limit cut it short, which cannot be repeated."""
-        return self.status in _UNPREDICTABLE
 
     def members(self) -> dict[str, Any]:
         """Return the members of the request that it answers, without those in `hashes`."""
@@ -154,38 +145,38 @@ def digest_of(array: NDArray[Any]) -> str:
 
 def arrays_of(job: Job) -> dict[str, NDArray[Any]]:
     """Return the arrays of a job by their member in a request; equal conditions are one row."""
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     if job.conditions is not None and ONE in job.conditions:
         rows = job.conditions[ONE].expanded(job.num_samples).numpy()
-        found["condition"] = np.asarray(rows[0]) if (rows == rows[:1]).all() else rows
+        arrays["condition"] = np.asarray(rows[0]) if (rows == rows[:1]).all() else rows
     elif job.conditions is not None:
-        found["conditions"] = _hash_of(job.conditions)
+        arrays["conditions"] = _hash_of(job.conditions)
     if job.negative is not None:
-        found["negative"] = _hash_of(job.negative)
+        arrays["negative"] = _hash_of(job.negative)
     if any(job.own):
         text = json.dumps(document_of(job.guidance, ()), sort_keys=True).encode()
-        found["guidance"] = np.frombuffer(text + b"".join(_hash_of(own).tobytes() for own in job.own), dtype=np.uint8)
+        arrays["guidance"] = np.frombuffer(text + b"".join(_hash_of(own).tobytes() for own in job.own), dtype=np.uint8)
     if job.known is not None:
         text = f"{job.operation.name} {job.known.max_weight!r} {job.plan.spec.resample}"
         tensors = {"values": job.known.values, "weights": job.known.weights}
         own = {name: Distinct(tensor) for name, tensor in tensors.items() if tensor is not None}
-        found["known"] = np.concatenate((np.frombuffer(text.encode(), dtype=np.uint8), _hash_of(own)))
+        arrays["known"] = np.concatenate((np.frombuffer(text.encode(), dtype=np.uint8), _hash_of(own)))
     if job.x0 is not None:
-        found["x0"] = job.x0.numpy()
-    return found
+        arrays["x0"] = job.x0.numpy()
+    return arrays
 
 
 def _hash_of(conditions: Mapping[str, Distinct]) -> NDArray[np.uint8]:
     """Return the hash of all named conditions, which stands for them in an answer."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(conditions):
-        each = conditions[name]
-        index = np.zeros(1, dtype=np.int64) if each.index is None else each.index
-        found.update(f"{name} {each.rows.dtype} {tuple(each.rows.shape[1:])}".encode())
-        flat = each.rows.contiguous().as_strided((each.rows.numel(),), (1,))  # a single number may have stride 0
-        found.update(flat.view(torch.uint8).numpy().data)
-        found.update(index.data)
-    return np.frombuffer(found.digest(), dtype=np.uint8)
+        distinct = conditions[name]
+        index = np.zeros(1, dtype=np.int64) if distinct.index is None else distinct.index
+        digest.update(f"{name} {distinct.rows.dtype} {tuple(distinct.rows.shape[1:])}".encode())
+        flat = distinct.rows.contiguous().as_strided((distinct.rows.numel(),), (1,))  # one number may have stride 0
+        digest.update(flat.view(torch.uint8).numpy().data)
+        digest.update(index.data)
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
 
 
 def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
@@ -202,13 +193,14 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
         hashes["condition"] = digest_of(arrays["condition"])
     values = {name: array.tolist() for name, array in arrays.items() if name not in hashes}
     takes = model.request_conditions
+    droppable = () if takes is None else takes.droppable(job.negative or ())
     if "condition" in values and takes is not None and numbers_are_names(takes.entries[ONE].names):
         values["condition"] = class_names(takes, job.conditions or {})[ONE]
     usual = {
         "start_time": (job.start_time, None),
         "t_span": (job.plan.t_span, (0.0, 1.0) if job.start_time is None else job.plan.t_span),
         "noise_scale": (job.noise_scale, 1.0),
-        "guidance": (None if "guidance" in hashes else document_of(job.guidance, _droppable(model, job)), None),
+        "guidance": (None if "guidance" in hashes else document_of(job.guidance, droppable), None),
         "shape": (dict(job.sizes), {}),
         "hashes": (hashes, {}),
         "decode": (decode, True),
@@ -216,10 +208,6 @@ def asked_of(model: ModelVersion, job: Job, decode: bool) -> dict[str, Any]:
         "trace": (job.trace, "summary"),
     }
     return values | {name: value for name, (value, default) in usual.items() if value != default}
-
-
-def _droppable(model: ModelVersion, job: Job) -> tuple[str, ...]:
-    return () if model.request_conditions is None else model.request_conditions.droppable(job.negative or ())
 
 
 LIBRARIES = ("torch", "numpy", "scipy", "numba", "llvmlite")

@@ -95,11 +95,11 @@ def sdk_text() -> str:
     own = {key: member for key, member in members(ReplayRequest).items() if key not in Answer.model_fields}
     text += _options("ReplayOptions", "TypedDict", "Options of `replay`.", own)
     text += f"{_FIELD}# fmt: off\nFIELDS: dict[str, RequestField] = {{\n"
-    for key, each in members(SampleRequest).items():
-        more = {"default": each.default, "choices": each.choices, "bulk": each.bulk}
-        parts = [json.dumps(each.kind), json.dumps(each.about)]
+    for key, member in members(SampleRequest).items():
+        more = {"default": member.default, "choices": member.choices, "bulk": member.bulk}
+        parts = [json.dumps(member.kind), json.dumps(member.about)]
         parts += [f"{name}={_literal(value)}" for name, value in more.items() if value]
-        parts += [] if each.low is None else [f"low={each.low}"]
+        parts += [] if member.low is None else [f"low={member.low}"]
         text += f"    {json.dumps(key)}: RequestField({', '.join(parts)}),\n"
     text += "}\n\n_OTHERS = {\n"
     text += "".join(f"    {json.dumps(key)}: {json.dumps(' '.join(names))},\n" for key, names in OTHER_NAMES.items())
@@ -117,10 +117,10 @@ def _operations() -> Iterator[tuple[str, type[Solving], str]]:
 
 def _options(name: str, base: str, about: str, own: Mapping[str, Member]) -> str:
     lines = [
-        fill(f"{key}: {_sentence(each)}", 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
-        for key, each in own.items()
+        fill(f"{key}: {_sentence(member)}", 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
+        for key, member in own.items()
     ]
-    types = [f"    {key}: {each.type}" for key, each in own.items()]
+    types = [f"    {key}: {member.type}" for key, member in own.items()]
     head = f'\n\nclass {name}({base}, total=False):\n    """{about} None stands for the default.\n\n    Attributes:\n'
     return "\n".join((head + lines[0], *lines[1:], '    """\n', *types, ""))
 

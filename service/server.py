@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,14 +49,14 @@ def listen(settings: Settings) -> list[socket.socket]:
         return [_listen_on_file(Path(settings.uds))]
     host, port = settings.host, settings.port
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         raise StartError(
             f"PATHLINE_HOST={host!r} is not an address of this machine; try 127.0.0.1 or 0.0.0.0"
         ) from None
     bound: list[socket.socket] = []
     faults: list[OSError] = []
-    for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+    for family, address in dict.fromkeys((family, address) for family, _, _, _, address in addresses):
         try:
             bound.append(_bind(family, (address[0], port, *address[2:])))
         except OSError as error:
@@ -64,8 +65,8 @@ def listen(settings: Settings) -> list[socket.socket]:
             port = bound[0].getsockname()[1]
     in_use = [fault for fault in faults if fault.errno == errno.EADDRINUSE]
     if in_use or not bound:
-        for each in bound:
-            each.close()
+        for listener in bound:
+            listener.close()
         raise StartError(f"cannot listen on {host} port {port}: {_advice((in_use or faults)[0])}")
     return bound
 
@@ -141,10 +142,10 @@ def within_files(settings: Settings) -> Settings:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return settings
     if hard == resource.RLIM_INFINITY or hard > soft:
-        wanted = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+        raised = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
     if soft >= needed:
         return settings
     fitting = max(1, soft - RESERVED - _OWN_FILES)
@@ -198,7 +199,7 @@ def run(
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
         backlog=_BACKLOG,
     )
-    server = _Server(config, service, settings.drain_s, on_ready, connections.slots)
+    server = _Server(config, service, on_ready, connections.slots)
     server.run(sockets=list(bound))
     if service.failed is not None:
         raise service.failed
@@ -221,15 +222,11 @@ class _Server(uvicorn.Server):
     """uvicorn's server with our signal handling: its own would close the socket first and exit with 143."""
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        service: Service,
-        drain_s: float,
-        on_ready: Callable[[], None],
-        slots: Sequence[Slots] = (),
+        self, config: uvicorn.Config, service: Service, on_ready: Callable[[], None], slots: Sequence[Slots] = ()
     ) -> None:
         super().__init__(config)
-        self._service, self._drain_s, self._on_ready, self._slots = service, drain_s, on_ready, slots
+        self._service, self._drain_s, self._stall_s = service, service.settings.drain_s, service.settings.stall_s
+        self._on_ready, self._slots = on_ready, slots
         self._drained_by: float | None = None
         self._gave_up = False
         self.code = 0
@@ -267,7 +264,7 @@ class _Server(uvicorn.Server):
         if not self.should_exit:
             self._check()
         if counter % _ARMED_EVERY == 0:
-            end_unless_called_again(2 * self._service.settings.stall_s)
+            end_unless_called_again(2 * self._stall_s)
         return await super().on_tick(counter)
 
     def _check(self) -> None:
@@ -277,7 +274,7 @@ class _Server(uvicorn.Server):
             _log.error("the engine has stopped; the process ends so that it can be restarted")
             self.code = _FAILED
             self._end(_LET_GO_S)
-        elif engine.turn_s > 2 * self._service.settings.stall_s:
+        elif engine.turn_s > 2 * self._stall_s:
             self._exit_now(_FAILED, f"a network call has not ended for {engine.turn_s:.0f} s; the process ends")
         elif self._drained_by is None:
             return
@@ -293,17 +290,19 @@ class _Server(uvicorn.Server):
         """Shut down, waiting `wait_s` for responses; a part that hangs after that does not keep the process alive."""
         self.should_exit = True
         self.config.timeout_graceful_shutdown = max(1, round(wait_s))
-        fuse = threading.Timer(wait_s + _LAST_S, self._exit_now, (self.code or _FAILED, "shutdown hangs"))
-        fuse.daemon = True
-        fuse.start()
+        _light_fuse(wait_s + _LAST_S, self._exit_now, self.code or _FAILED, "shutdown hangs")
 
     def _exit_now(self, code: int, why: str) -> None:
         """End the process now, whatever its threads are doing, after telling waiting clients."""
-        fuse = threading.Timer(2.0, os._exit, (code,))  # sending may hang as well
-        fuse.daemon = True
-        fuse.start()
+        _light_fuse(2.0, os._exit, code)  # sending may hang as well
         _log.error(why)
-        for connection in [each for slots in self._slots for each in slots.held]:
+        for connection in [*chain.from_iterable(slots.held for slots in self._slots)]:
             connection.farewell()
         flush()
         os._exit(code)
+
+
+def _light_fuse(seconds: float, then: Callable[..., object], *arguments: object) -> None:
+    fuse = threading.Timer(seconds, then, arguments)
+    fuse.daemon = True
+    fuse.start()

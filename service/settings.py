@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+    model_validator,
 )
+from pydantic.fields import FieldInfo
 
 PREFIX = "PATHLINE_"
 FILE = f"{PREFIX}SETTINGS"
@@ -36,8 +38,10 @@ _OTHERS = {FILE, *(f"{PREFIX}{name}" for name in ("URL", "API_KEY", "RUNS_DIR"))
 _SECRETS = ("api_keys", "admin_key")
 _LISTS = ("api_keys", "cors_origins", "allowed_hosts")
 
-Count = Annotated[int, Field(ge=1), "an integer of at least 1"]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), "seconds above 0"]
+_ORIGIN = re.compile(r"(https?)://([^\s/?#,@:\[\]]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
+_PORTS = {"http": 80, "https": 443}
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+_KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII except the comma
 
 
 def _key(value: SecretStr) -> SecretStr:
@@ -58,12 +62,6 @@ def _origin(value: str) -> str:
     return f"{scheme}://{name}" + (f":{int(port)}" if port and int(port) != _PORTS[scheme] else "")
 
 
-def _public_url(value: str) -> str:
-    if value and not _PUBLIC_URL.fullmatch(value):
-        raise ValueError
-    return value.rstrip("/")
-
-
 def _path(value: str) -> str:
     value = value.rstrip("/")
     if not _PATH.fullmatch(value) or {".", ".."} & set(value.split("/")):
@@ -71,23 +69,11 @@ def _path(value: str) -> str:
     return value
 
 
-def _host(value: str) -> str:
-    if not _HOST.fullmatch(value):
-        raise ValueError
-    return value.lower()
-
-
-Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], NoDecode]
-Names = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode]
-Secret = Annotated[SecretStr, AfterValidator(_key)] | None
-Secrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], NoDecode]
-
-_ORIGIN = re.compile(r"(https?)://([^\s/?#,@:\[\]]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
-_PORTS = {"http": 80, "https": 443}
-_PUBLIC_URL = re.compile(r"https?://[^\s/?#,'\"\\]+(/[A-Za-z0-9._~-]+)*/?")
-_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\*")  # without a port
-_KEY = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII except the comma
+Count = Annotated[int, Field(ge=1), "an integer of at least 1"]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), "seconds above 0"]
+Host = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\*)$", to_lower=True)]
+Origin = Annotated[str, AfterValidator(_origin)]
+Key = Annotated[SecretStr, AfterValidator(_key)]
 
 
 class SettingsError(ValueError):
@@ -98,10 +84,10 @@ class StartError(RuntimeError):
     """The service cannot start; the message is one line that says why and what to do."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The effective settings; frozen, so those printed at startup stay in effect."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: str = Field(
         default="127.0.0.1",
@@ -117,8 +103,9 @@ class Settings(BaseSettings):
         default="",
         description="path under which a proxy publishes the service without stripping it: none, or one like /pathline",
     )
-    public_url: Annotated[str, AfterValidator(_public_url)] = Field(
+    public_url: Annotated[str, AfterValidator(lambda url: url.rstrip("/"))] = Field(
         default="",
+        pattern=r"^(https?://[^\s/?#,'\"\\]+(/[A-Za-z0-9._~-]+)*/?)?$",
         description="address at which users reach the service, printed at startup; its path begins the links of error "
         "responses: none, or one like https://lab.example/pathline",
     )
@@ -196,20 +183,20 @@ class Settings(BaseSettings):
         ge=1024,
         description="bytes of a request's first line and headers: an integer of at least 1024",
     )
-    cors_origins: Names = Field(
+    cors_origins: tuple[Origin, ...] = Field(
         default=(),
         description="origins whose web pages may use the service: none, * for all, or comma-separated https://name",
     )
-    allowed_hosts: Hosts = Field(
+    allowed_hosts: tuple[Host, ...] = Field(
         default=(),
         description="names allowed in the Host header, besides IP addresses and localhost: * for any, or "
         "comma-separated names; with none, any name is allowed, but on a loopback address only names without a dot",
     )
-    api_keys: Secrets = Field(
+    api_keys: tuple[Key, ...] = Field(
         default=(),
         description="API keys; every request must carry one of them: none, or visible ASCII, comma-separated",
     )
-    admin_key: Secret = Field(
+    admin_key: Key | None = Field(
         default=None,
         description="key of the administration endpoints, which are closed if it is not set: visible ASCII",
     )
@@ -230,18 +217,6 @@ class Settings(BaseSettings):
                 "lower the first or raise the second"
             )
         return self
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources of values; the first one that has a value wins."""
-        return _sources(settings_cls, init_settings, env_settings)
 
     @property
     def url_path(self) -> str:
@@ -265,7 +240,7 @@ def load_settings(**overrides: Any) -> Settings:
             set, the value and what is allowed.
     """
     try:
-        return Settings(**overrides)
+        return Settings(**_in_file() | _in_environment() | _cleaned(overrides, str))
     except ValidationError as error:
         faults = {_explain(dict(item)): None for item in error.errors()}
         raise SettingsError("; ".join(faults)) from None
@@ -273,8 +248,8 @@ def load_settings(**overrides: Any) -> Settings:
 
 def unknown_variables() -> list[str]:
     """Return the variables with our prefix that match no setting (often a typo)."""
-    known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields} | _OTHERS
-    return sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known)
+    variables = {*map(_variable, Settings.model_fields), *_OTHERS}
+    return sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in variables)
 
 
 def table() -> str:
@@ -285,18 +260,21 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _sources(
-    settings: type[BaseSettings], arguments: PydanticBaseSettingsSource, environment: PydanticBaseSettingsSource
-) -> tuple[PydanticBaseSettingsSource, ...]:
-    """Return the sources in order of precedence: arguments, the environment, the file it names.
+def _in_environment() -> dict[str, Any]:
+    variables = {name.upper(): value for name, value in os.environ.items()}
+    fields = {name: variables[_variable(name)] for name in Settings.model_fields if _variable(name) in variables}
+    return _cleaned(fields, _variable, quoted=True)
+
+
+def _in_file() -> dict[str, Any]:
+    """Return the settings in the file that the environment names.
 
     Raises:
         SettingsError: The file does not exist, cannot be read, or is not TOML.
     """
-    found = (_CleanSource(settings, arguments, str), _CleanSource(settings, environment, _variable, quoted=True))
     name = _file()
     if not name:
-        return found
+        return {}
     try:
         content = tomllib.loads(Path(name).read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -305,59 +283,40 @@ def _sources(
         raise SettingsError(f"{FILE}={name!r} is not UTF-8; write it as a TOML file") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{FILE}={name!r} is not TOML: {error}; write lines like port = 8000") from None
-    return (*found, _CleanSource(settings, InitSettingsSource(settings, content), lambda field: f"{name}: {field}"))
+    return _cleaned(content, lambda field: f"{name}: {field}")
 
 
-class _CleanSource(PydanticBaseSettingsSource):
-    """Values of one source, cleaned up: whitespace stripped, lists split at commas, blank values left out.
+def _cleaned(values: Mapping[str, Any], place: Callable[[str], str], quoted: bool = False) -> dict[str, Any]:
+    """Return the values of one source, cleaned up: whitespace stripped, lists split at commas, blank values left out.
 
     Args:
-        settings: The settings class.
-        source: The source.
+        values: By name.
         place: Returns the name of a setting in that source, given the name of its field.
         quoted: Whether quotes around a value are dropped: Docker's ``--env-file`` keeps them.
+
+    Raises:
+        SettingsError: A text contains a control character, or a key is blank.
     """
-
-    def __init__(
-        self,
-        settings: type[BaseSettings],
-        source: PydanticBaseSettingsSource,
-        place: Callable[[str], str],
-        quoted: bool = False,
-    ) -> None:
-        super().__init__(settings)
-        self._source, self._place, self._quoted = source, place, quoted
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Return the value of a field in the source."""
-        return self._source.get_field_value(field, field_name)
-
-    def __call__(self) -> dict[str, Any]:
-        """Return the settings by name.
-
-        Raises:
-            SettingsError: A text contains a control character, or a key is blank.
-        """
-        cleaned = {name: self._clean(name, value) for name, value in self._source().items()}
-        return {name: value for name, value in cleaned.items() if value != ""}
-
-    def _clean(self, name: str, value: Any) -> Any:
-        if self._quoted and isinstance(value, str):
+    cleaned = {}
+    for name, value in values.items():
+        if quoted:
             value = _unquoted(value.strip())
         if name in _LISTS and isinstance(value, str):
             items = map(str.strip, value.split(","))
-            value = tuple(filter(None, map(_unquoted, items) if self._quoted else items)) or ""
+            value = tuple(filter(None, map(_unquoted, items) if quoted else items)) or ""
         value = _stripped(value)
         if value == "" and name in _SECRETS:
-            raise SettingsError(f"{self._place(name)} is set but blank; give it a key, or unset it to have none")
-        for text in value if isinstance(value, list | tuple) else [value]:
-            found = [letter for letter in text if unicodedata.category(letter) == "Cc"] if isinstance(text, str) else []
-            if found:
+            raise SettingsError(f"{place(name)} is set but blank; give it a key, or unset it to have none")
+        texts = [text for text in (value if isinstance(value, list | tuple) else [value]) if isinstance(text, str)]
+        for letter in "".join(texts):
+            if unicodedata.category(letter) == "Cc":
                 commas = ", with commas between several" if name in _LISTS else ""
                 raise SettingsError(
-                    f"{self._place(name)} has a control character ({found[0]!r}) inside; write it on one line{commas}"
+                    f"{place(name)} has a control character ({letter!r}) inside; write it on one line{commas}"
                 )
-        return value
+        if value != "":
+            cleaned[name] = value
+    return cleaned
 
 
 def _unquoted(text: str) -> str:

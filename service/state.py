@@ -17,7 +17,7 @@ from service import VERSION as VERSION
 from service.errors import SHUTTING_DOWN, Kind, ProblemError
 from service.http.context import context_of
 from service.http.middleware import BurstLimiter
-from service.ledger import Hold, Ledger
+from service.ledger import CONDITIONS, Hold, Ledger
 from service.metrics import Metrics
 from service.registry.lease import Lease
 from service.registry.registry import Registry
@@ -49,9 +49,6 @@ class Service:
     engine: Engine
     registry: Registry
     metrics: Metrics
-    ledger: Ledger
-    bodies: Ledger
-    conditions: Ledger
     kinds: dict[Any, Any] = field(default_factory=dict)
     burst_limiter: BurstLimiter = field(default_factory=BurstLimiter)
     started: bool = False
@@ -61,6 +58,10 @@ class Service:
     _watch: Watch | None = None
     _starter: threading.Thread | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.ledger, self.bodies = Ledger(self.settings.max_job_bytes), Ledger(self.settings.max_job_bytes)
+        self.conditions = Ledger(self.settings.max_condition_bytes, purpose=CONDITIONS)
 
     def start(self, in_thread: bool = False, on_loaded: Callable[[], None] = lambda: None) -> None:
         """Start the engine and load the models; a second call does nothing.
@@ -133,25 +134,25 @@ class Service:
             self._watch.stop()
         self.engine.stop()
 
-    def reserve(self, wanted: int, deadline: float, conditions: int) -> Hold:
+    def reserve(self, size: int, deadline: float, conditions: int) -> Hold:
         """Reserve the memory of one request.
 
         Args:
-            wanted: bytes of its states, steps and response.
+            size: bytes of its states, steps and response.
             deadline: latest end of the request, in `time.monotonic`.
             conditions: bytes of its conditions.
 
         Raises:
             ProblemError: 413 or 429, see `Ledger.take`.
         """
-        conditions_hold = self.conditions.take(conditions, deadline) if conditions else None
+        companion = self.conditions.take(conditions, deadline) if conditions else None
         try:
-            hold = self.ledger.take(wanted, deadline)
+            hold = self.ledger.take(size, deadline)
         except ProblemError:
-            if conditions_hold is not None:
-                conditions_hold.release()
+            if companion is not None:
+                companion.release()
             raise
-        hold.companion = conditions_hold
+        hold.companion = companion
         return hold
 
     @cached_property
@@ -185,8 +186,7 @@ class Service:
         A balancer sends any request to any ready replica, so one loaded model is not enough. Models that are loaded
         answer all the same.
         """
-        fault = self.fault()
-        if fault is not None:
+        if (fault := self.fault()) is not None:
             return ProblemError(*fault)
         if self.registry.complete:
             return None

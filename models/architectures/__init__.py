@@ -21,13 +21,7 @@ __all__ = ["ARCHITECTURES", "PROGRAM", "SIZES", "ArchitectureError", "build"]
 
 ARCHITECTURES: dict[str, type[NetworkConfig]] = {
     config.model_fields["architecture"].default: config
-    for config in (
-        ResidualMLPConfig,
-        UNetConfig,
-        GaussianConfig,
-        MixtureConfig,
-        ProgramConfig,
-    )
+    for config in (ResidualMLPConfig, UNetConfig, GaussianConfig, MixtureConfig, ProgramConfig)
 }
 """The config of each architecture by its name."""
 

@@ -63,7 +63,6 @@ class ResidualMLPSize(NetworkSize):
         condition: NamedCondition | None = None,
         field: FieldKind = FieldKind.VELOCITY,
     ) -> ResidualMLPConfig:
-        """See `NetworkSize`; the shape is (dim,)."""
         return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], condition=condition, field=field)
 
 
@@ -145,8 +144,8 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         filled = {key: _corner(tensor, shapes[key]) for key, tensor in self.state_dict().items()}
         wide.load_state_dict(filled, assign=True)
         bare, narrow = wide.requires_grad_(False).bare(), self.bare()
-        pairs = zip(bare.blocks, narrow.blocks, strict=True)
-        blocks = [(_detached(norm), first, second) for (_, first, second), (norm, _, _) in pairs]
+        norms = [_detached(norm) for norm, _, _ in narrow.blocks]
+        blocks = [(norm, first, second) for norm, (_, first, second) in zip(norms, bare.blocks, strict=True)]
         return replace(bare, blocks=blocks, norm=_detached(narrow.norm))
 
     def bare(self) -> Bare:

@@ -15,13 +15,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from models.architectures.embedding import (
-    ConditionEmbedding,
-    EmbeddedCondition,
-    TimeEmbedding,
-    span_linear,
-    steps_of,
-)
+from models.architectures.embedding import ConditionEmbedding, EmbeddedCondition, TimeEmbedding, span_linear, steps_of
 from models.conditions import NamedCondition, one_condition
 from models.network import Network, NetworkConfig, NetworkSize
 from models.velocity import FieldKind, refuse_condition
@@ -54,7 +48,6 @@ class UNetSize(NetworkSize):
         condition: NamedCondition | None = None,
         field: FieldKind = FieldKind.VELOCITY,
     ) -> UNetConfig:
-        """See `NetworkSize`; the shape is (channels, height, width)."""
         of_data = {"shape": event_shape, "condition": condition, "field": field}
         return UNetConfig.model_validate({**self.model_dump(), **of_data})
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from models.conditions import NamedConditions
 from models.conventions import Adapted
@@ -72,7 +72,7 @@ class FormKind:
     """
 
     path: FormName
-    refusal: Callable[[object], str | None]
+    refusal: Callable[[Any], str | None]
     make: Callable[[Any, Path, str], VelocityField]
     failure: str
     name: str
@@ -102,9 +102,8 @@ def choose(
             maker = import_module(module.format(network.config.architecture)).MAKER
             if (why := maker.refusal(network)) is None:
                 return _verified(maker, velocity, network, condition, folder, digest)
-        if not reasons or (
-            maker and why == maker.missing
-        ):  # why not the first says most, but for what can be installed
+        # Why there is not the first form says most, but for what can be installed.
+        if not reasons or (maker and why == maker.missing):
             reasons.append(why or f"{type(network).__name__} has no {path} form")
     return Form(velocity, reason=", and ".join(reasons))
 
@@ -149,7 +148,8 @@ def find_fault(
     with torch.no_grad():
         exact = copy.deepcopy(velocity).double()(x.double(), t.double(), doubled)
         whole = form(x, t, conditions)
-        eager, compiled = (rms(v.double() - exact) for v in (velocity(x, t, conditions), whole))
+        both = (velocity(x, t, conditions), whole)
+        eager, compiled = (float((v.double() - exact).square().mean().sqrt()) for v in both)
         if not compiled <= MAX_ERROR * eager:  # also if either is NaN
             return f"the {name} form is off by {compiled:.1e} (rms, from float64), the torch module by {eager:.1e}"
         for rows in _COUNTS:
@@ -157,8 +157,3 @@ def find_fault(
             if not same_bits(form(x[some], t[some], None if conditions is None else conditions[some]), whole[some]):
                 return f"the {name} form has other bits in calls of {rows} rows"
     return ""
-
-
-def rms(error: Tensor) -> float:
-    """The root mean square."""
-    return float(error.square().mean().sqrt())

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,31 +63,23 @@ Trial = Callable[[int], Sequence[Tensor]]
 """Number of rows -> arguments, no two rows alike where they can differ."""
 
 
-class Store(Protocol):
-    """Rows addressed by their place."""
-
-    def take(self, places: NDArray[np.int64]) -> Tensor:
-        """Return a copy of the rows at these places, valid until the next call."""
-        ...
-
-
 @dataclass(frozen=True)
 class StoredRows:
     """Rows of a store, copied only when they are needed.
 
     Attributes:
-        store: the store.
+        take: (rows,) places -> a copy of the rows there, valid until the next call.
         places: (rows,) the place of each row.
     """
 
-    store: Store
+    take: Callable[[NDArray[np.int64]], Tensor]
     places: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.places)
 
     def __getitem__(self, part: slice) -> StoredRows:
-        return StoredRows(self.store, self.places[part])
+        return StoredRows(self.take, self.places[part])
 
     def split(self, rows: int) -> list[StoredRows]:
         """Split into pieces of this many rows."""
@@ -95,7 +87,7 @@ class StoredRows:
 
     def rows(self, more: int = 0) -> Tensor:
         """Return the rows, with `more` copies of the first at the end."""
-        return self.store.take(np.append(self.places, self.places[:1].repeat(more)) if more else self.places)
+        return self.take(np.append(self.places, self.places[:1].repeat(more)) if more else self.places)
 
 
 @dataclass(frozen=True)
@@ -128,23 +120,17 @@ class RowCaller:
         if rows > self.limit:
             return torch.cat([self(*piece) for piece in zip(*(a.split(self.limit) for a in arguments), strict=True)])
         missing = self.padded(rows) - rows
-        if not missing:
-            return self.function(*(_aligned(a) if isinstance(a, Tensor) else a.rows() for a in arguments))
-        return self.function(*(_filled(a, missing) for a in arguments))[:rows]
+        v = self.function(*(a.rows(missing) if isinstance(a, StoredRows) else _filled(a, missing) for a in arguments))
+        return v[:rows] if missing else v
 
 
-def _aligned(tensor: Tensor) -> Tensor:
-    """Return a tensor aligned like a fresh one: the last bits of some kernels depend on the alignment."""
+def _filled(tensor: Tensor, missing: int) -> Tensor:
+    """Add copies of the first row; the result is aligned like a fresh tensor, as the last bits depend on that."""
+    if missing:
+        return torch.cat((tensor, tensor[:1].expand(missing, *tensor.shape[1:])))
     if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _filled(argument: Tensor | StoredRows, missing: int) -> Tensor:
-    """Add copies of the first row."""
-    if isinstance(argument, Tensor):
-        return torch.cat((argument, argument[:1].expand(missing, *argument.shape[1:])))
-    return argument.rows(missing)
 
 
 def independent_rows(
@@ -238,14 +224,9 @@ def _checked(
             f"the velocity field returned {v.dtype} of shape {tuple(v.shape)}; "
             f"it must return {x.dtype} of shape {tuple(x.shape)}, like the states it was given"
         )
-    if any(_shares(v, tensor) for tensor in conditions):  # and a store reuses the memory of its copies
-        return v.clone()
+    if any(v.untyped_storage().data_ptr() == c.untyped_storage().data_ptr() for c in conditions):
+        return v.clone()  # as a store reuses the memory of its copies
     return v
-
-
-def _shares(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have the same memory."""
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 @torch.no_grad()
@@ -261,9 +242,7 @@ def find_counts(function: RowFunction, trial: Trial, limit: int, least: int = 1)
         least: the fewest rows of one call.
     """
     while limit > 1:
-        lone = max(least, min(_PADDING, limit // 4))
-        counts = _BitComparison(function, trial, limit).counts(least, lone)
-        if counts:
+        if counts := _agreeing(function, trial, limit, least):
             return RowCaller(function, limit, counts)
         if limit == least:
             return None
@@ -271,64 +250,54 @@ def find_counts(function: RowFunction, trial: Trial, limit: int, least: int = 1)
     return None
 
 
-class _BitComparison:
-    """Calls of some numbers of rows, compared with calls of the most rows."""
+def _agreeing(function: RowFunction, trial: Trial, limit: int, least: int) -> tuple[int, ...]:
+    """Return the numbers of rows whose calls agree with calls of `limit` rows, ascending.
 
-    def __init__(self, function: RowFunction, trial: Trial, limit: int) -> None:
-        self._function, self._limit = function, limit
-        self._rows = limit if limit > _ROUND else max(2 * limit, _FEWEST)
-        self._trial = trial(self._rows)
-        self._generator = torch.Generator().manual_seed(0)
-        self._reference = torch.cat(
-            [function(*(a[begin : begin + limit] for a in self._trial)) for begin in range(0, self._rows, limit)]
-        )
-        self._numbers = self._reference[0].numel()
-        self._compared = min(_COMPARED, limit, -(-_ENOUGH // max(1, self._numbers)))
+    There are none if not even these agree, or if no call of so few rows agrees that a lone row may be padded to them.
+    """
+    most = limit if limit > _ROUND else max(2 * limit, _FEWEST)
+    arguments, generator = trial(most), torch.Generator().manual_seed(0)
+    reference = torch.cat([function(*(a[begin : begin + limit] for a in arguments)) for begin in range(0, most, limit)])
+    numbers = reference[0].numel()
+    compared = min(_COMPARED, limit, -(-_ENOUGH // max(1, numbers)))
 
-    def counts(self, least: int, lone: int) -> tuple[int, ...]:
-        """The numbers of rows that agree, ascending; empty if the limit does not, or none up to `lone` does."""
-        if not self._agrees(self._limit):
-            return ()
-        agreeing: list[int] = []
-        for rows in self._candidates(least):
-            if rows > lone and not agreeing:
-                return ()
-            if self._agrees(rows):
-                agreeing.append(rows)
-        return tuple(agreeing)
-
-    def _candidates(self, least: int) -> Iterator[int]:
-        """Numbers of rows, ascending: padding to the next wastes a quarter at most, but for a few rows."""
-        small = self._limit <= _PADDING or self._compared * self._numbers >= _ENOUGH
-        rows = 1 if small else _SMALL
-        while rows < self._limit:
-            if rows >= least:
-                yield rows
-            rows += rows if rows < _SMALL else 4 if rows < 32 else 1 << rows.bit_length() - 3
-        yield self._limit
-
-    def _agrees(self, rows: int) -> bool:
-        # A few rows may agree by chance, so small numbers of rows are tried more often.
-        trials = next((trials for most, trials in _TRIALS if rows <= most), 1)
-        trials = max(trials, -(-self._compared // rows))
-        crowds = _FEWEST if 1 < rows <= _PADDING else 0
-        return all(self._same(self._draw(rows)) for _ in range(trials)) and all(
-            self._same(self._draw(1).expand(rows)) for _ in range(crowds)
-        )
-
-    def _draw(self, rows: int) -> Tensor:
-        """Choose rows at random, none of them at the place that it had in the call that it is compared with.
-
-        A lone row is padded with copies of itself, so crowds of copies of one row are tried, too.
-        """
+    def drawn(rows: int) -> Tensor:
+        """Choose rows at random, none of them at the place that it had in the call that it is compared with."""
         place = torch.arange(rows)
         while True:
-            order = torch.randperm(self._rows, generator=self._generator)[:rows]
-            if not (order % self._limit == place).any():
-                return order.to(self._reference.device)
+            order = torch.randperm(most, generator=generator)[:rows]
+            if not (order % limit == place).any():
+                return order.to(reference.device)
 
-    def _same(self, order: Tensor) -> bool:
-        return same_bits(self._function(*(a[order] for a in self._trial)), self._reference[order])
+    def same(order: Tensor) -> bool:
+        return same_bits(function(*(a[order] for a in arguments)), reference[order])
+
+    def agrees(rows: int) -> bool:
+        # A few rows may agree by chance, so small numbers of rows are tried more often. A lone row is padded with
+        # copies of itself, so crowds of copies of one row are tried, too.
+        trials = max(next((trials for bound, trials in _TRIALS if rows <= bound), 1), -(-compared // rows))
+        crowds = _FEWEST if 1 < rows <= _PADDING else 0
+        return all(same(drawn(rows)) for _ in range(trials)) and all(same(drawn(1).expand(rows)) for _ in range(crowds))
+
+    if not agrees(limit):
+        return ()
+    agreeing: list[int] = []
+    for rows in _candidates(least, limit, limit <= _PADDING or compared * numbers >= _ENOUGH):
+        if rows > max(least, min(_PADDING, limit // 4)) and not agreeing:
+            return ()
+        if agrees(rows):
+            agreeing.append(rows)
+    return tuple(agreeing)
+
+
+def _candidates(least: int, limit: int, small: bool) -> Iterator[int]:
+    """Numbers of rows, ascending: padding to the next wastes a quarter at most, but for a few rows."""
+    rows = 1 if small else _SMALL
+    while rows < limit:
+        if rows >= least:
+            yield rows
+        rows += rows if rows < _SMALL else 4 if rows < 32 else 1 << rows.bit_length() - 3
+    yield limit
 
 
 @torch.no_grad()

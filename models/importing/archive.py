@@ -22,8 +22,8 @@ _MAX_REPEATED = 1 << 22  # maximum number of elements in a tensor that repeats f
 _TIED = 4  # how often the same weights may be used under several names, on average
 _UNLIKELY = 1 << 48  # numbers of a tensor, if it were not empty
 SCALAR_TYPES = {2: "int8", 1: "uint8", 3: "int16", 4: "int32", 5: "int64", 7: "float32", 8: "float64", 12: "bool"}
-"""Supported dtypes by their number in the schema."""
 SCALAR_TYPES |= {6: "float16", 13: "bfloat16"}
+"""Supported dtypes by their number in the schema."""
 COMPLEX_TYPES = {10: "complex64", 11: "complex128"}
 """Dtypes of intermediate results and of constants, which are stored as pairs of real numbers."""
 _OTHER_TYPES = {9: "complex32", 28: "uint16", 34: "uint32", 35: "uint64", 29: "float8_e4m3fn", 30: "float8_e5m2"}
@@ -31,7 +31,11 @@ _OTHER_TYPES |= {31: "float8_e4m3fnuz", 32: "float8_e5m2fnuz", 33: "float8_e8m0f
 
 
 class Members:
-    """The readable members of an archive, by path below its folder."""
+    """The readable members of an archive, by path below its folder.
+
+    Attributes:
+        program: the description of the program.
+    """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
@@ -42,6 +46,10 @@ class Members:
         if len(roots) != 1:
             raise ForeignError(f"{path}: holds {len(roots)} programs of torch.export; it must hold exactly one")
         self._root = roots.pop()
+        self.program = self.json("models/model.json")
+        major = self.program["schema_version"]["major"]
+        if major != _MAJOR:
+            raise ForeignError(f"{path}: has schema version {major}, expected {_MAJOR}; export with torch 2.8 or later")
 
     def _member(self, name: str, limit: int) -> zipfile.ZipInfo:
         """Return an entry of the archive; raise an error if it has more than `limit` bytes."""
@@ -61,16 +69,6 @@ class Members:
     def json(self, name: str) -> dict[str, Any]:
         """Read a member that is JSON."""
         return json.loads(self._archive.read(self._member(name, _MAX_JSON)))
-
-    def program(self) -> dict[str, Any]:
-        """Read the description of the program."""
-        document = self.json("models/model.json")
-        major = document["schema_version"]["major"]
-        if major != _MAJOR:
-            raise ForeignError(
-                f"{self.path}: has schema version {major}, expected {_MAJOR}; export with torch 2.8 or later"
-            )
-        return document
 
     def tensor(self, folder: str, entry: Mapping[str, Any], name: str, masks: bool = False) -> Tensor:
         """Read a tensor from its plain bytes."""

@@ -135,8 +135,10 @@ class Declared:
             slope: see `start_slope`.
         """
         first, last = time.sigmas
+        fields = time.shape.model_dump()
+        shape = ", ".join([fields.pop("kind"), *(f"{name} {value}" for name, value in fields.items())])
         lines = [
-            f"convention: predicts {time.predicts} on path {time.path} ({_shape(time)}), noise at {time.noise_at}, "
+            f"convention: predicts {time.predicts} on path {time.path} ({shape}), noise at {time.noise_at}, "
             f"time scale {time.scale:g}, sign {time.sign:+d}",
             f"sampling: from own time {time.own(time.levels[0]):.6g} (sigma {first:.6g}, states of scale "
             f"{time.first_scale:.6g}) to {time.own(time.levels[1]):.6g} (sigma {last:.6g})",
@@ -174,8 +176,3 @@ def _describe_error(error: ValidationError) -> str:
     """Describe the errors of a convention, without the values of all fields."""
     whole = [fault["msg"].removeprefix("Value error, ") for fault in error.errors() if not fault["loc"]]
     return "; ".join(whole) or explain(error)
-
-
-def _shape(time: TimeCard) -> str:
-    fields = time.shape.model_dump()
-    return ", ".join([fields.pop("kind"), *(f"{name} {value}" for name, value in fields.items())])

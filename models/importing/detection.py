@@ -75,7 +75,13 @@ def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -
         scale, far = 1000.0, ask(1000.0)
     flat = x.reshape(rows, -1).double()
     (slope0, miss0), (slope1, miss1) = _line(flat, first), _line(flat, far)
-    return Detected((slope0, slope1), (miss0, miss1), scale, _decide(slope0, miss0, slope1, miss1, scale))
+    time = None
+    if min(miss0, miss1) <= _LINE and max(miss0, miss1) >= _CLEARLY * min(miss0, miss1):
+        if miss0 < miss1:
+            time = TimeCard(scale=scale, sign=1 if slope0 < 0 else -1)
+        else:
+            time = TimeCard(noise_at=1, data_at=0, scale=scale, sign=1 if slope1 > 0 else -1)
+    return Detected((slope0, slope1), (miss0, miss1), scale, time)
 
 
 @torch.no_grad()
@@ -99,11 +105,3 @@ def _line(x: Tensor, v: Tensor) -> tuple[float, float]:
     slope = float((x * v).sum() / x.square().sum())
     nearest = 1.0 if slope > 0 else -1.0
     return slope, float(((v - nearest * x).square().sum() / x.square().sum()).sqrt())
-
-
-def _decide(slope0: float, miss0: float, slope1: float, miss1: float, scale: float) -> TimeCard | None:
-    if not min(miss0, miss1) <= _LINE or max(miss0, miss1) < _CLEARLY * min(miss0, miss1):
-        return None
-    if miss0 < miss1:
-        return TimeCard(scale=scale, sign=1 if slope0 < 0 else -1)
-    return TimeCard(noise_at=1, data_at=0, scale=scale, sign=1 if slope1 > 0 else -1)

@@ -59,10 +59,9 @@ class Graph:
     """
 
     def __init__(self, path: Path, members: Members) -> None:
-        document = members.program()
-        module = document["graph_module"]
+        module = members.program["graph_module"]
         self.path, self._graph, self._signature = path, module["graph"], module["signature"]
-        self._constraints = document["range_constraints"]
+        self._constraints = members.program["range_constraints"]
         self.free = FreeSizes(path, self._constraints)
         if (steps := len(self._graph["nodes"])) > MAX_STEPS:
             raise ForeignError(f"{path}: has {steps} steps; at most {MAX_STEPS} are served")
@@ -165,10 +164,6 @@ class Graph:
         limits = self._constraints.get(rows[1], {})
         low, high = limits.get("min_val"), limits.get("max_val")
         least = max(1, low or 1)
-        if high is not None and high < least:
-            raise ForeignError(
-                f"{self.path}: takes {low} to {high} rows, so it takes none; export it with other bounds"
-            )
         # Exporters write 2 to mean only that one row is not a special case.
         return [1 if least == 2 else least, None if high is None or high >= _UNBOUNDED_ROWS else high]
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from torch import Tensor
@@ -71,9 +71,8 @@ def select(
     """
     prefixes = _prefixes(stored, expected)
     if not prefixes:
-        raise ForeignError(
-            f"{file}: has none of the keys of this architecture; found {_names(stored)}; expected {_names(expected)}"
-        )
+        keys, usual = _first(sorted(stored)), _first(sorted(expected))
+        raise ForeignError(f"{file}: has none of the keys of this architecture; found {keys}; expected {usual}")
     prefix = _choose(file, prefixes, which)
     groups = {stored[prefix + key][0] for key in expected if prefix + key in stored}
     longer = tuple(other for other in prefixes if len(other) > len(prefix))
@@ -95,14 +94,10 @@ def select(
     return prefix, tensors
 
 
-def _names(keys: Collection[str]) -> str:
-    return _first(sorted(keys), printable)
-
-
 def _list(prefixes: Collection[str]) -> str:
-    return _first(list(prefixes), lambda prefix: f"{which_of(prefix)} under {printable(repr(prefix))}")
+    return _first([f"{which_of(prefix)} under {prefix!r}" for prefix in prefixes])
 
 
-def _first(names: list[str], describe: Callable[[str], str]) -> str:
+def _first(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(describe, names[:_SHOWN])) + more
+    return ", ".join(map(printable, names[:_SHOWN])) + more

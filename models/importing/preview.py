@@ -65,10 +65,8 @@ def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tenso
             rows = [tensor[torch.from_numpy(index)] for tensor in takes.unpack(conditions)]
             return checkpoint.velocity(x, t, takes.pack(rows))
 
-    text = _solver(checkpoint)
-    spec, ends = SolverSpec.parse(text), card.field.takes_ends
-    plan = compile(spec, start.dtype, checkpoint.plans)
-    solution = integrate_indexed(velocity, start, plan, step_ends=ends)
+    plan = compile(SolverSpec.parse(_solver(checkpoint)), start.dtype, checkpoint.plans)
+    solution = integrate_indexed(velocity, start, plan, step_ends=card.field.takes_ends)
     with torch.no_grad():
         data = checkpoint.decoder.decode(solution.x)
     return data, solution.x, any(status is not Status.SUCCESS for status in solution.status)

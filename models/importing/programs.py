@@ -36,7 +36,7 @@ class ExportedProgram:
     """A program that was read.
 
     Attributes:
-        config: config of a `models.program.network.Program`, or of a `models.program.function.Function`.
+        config: config of a `models.program.network.Program`, or of a `models.program.steps.Function`.
         tensors: its tensors by name.
         arguments: the names of its arguments, in order.
         conditions: those other than states and times, in the form of a card.
@@ -82,18 +82,19 @@ def read_program(
     """
     stated = conditions or {}
     with opened_graph(path) as graph:
-        velocity = _velocity(graph)
+        if len(results := graph.results()) != 1:
+            raise ForeignError(f"{path}: returns {len(results)} values; a velocity is one tensor")
+        [velocity] = results
         end = _end(path, inputs) if kind.takes_ends else None
-        times = ["t"] if end is None else ["t", end]
+        times = ["t", end] if end else ["t"]
         roles = _inferred(graph, velocity) if inputs is None else _named(graph, inputs, times)
         names = {role: role if role in ("x", *times) else f"c_{role}" for role in roles}
         graph.names.update({argument: names[role] for role, argument in roles.items()})
         shape = _states(graph, roles["x"], event_shape)
         if inputs is None:
-            fields = _only_condition(graph, roles.get(ONE), labels, stated.get(ONE, {}))
-        else:
-            taken = {role: argument for role, argument in roles.items() if role not in ("x", *times)}
-            fields = _conditions(graph, taken, stated)
+            stated = {ONE: _only_condition(graph, roles.get(ONE), labels) | dict(stated.get(ONE, {}))}
+        taken = {role: argument for role, argument in roles.items() if role not in ("x", *times)}
+        fields = _conditions(graph, taken, stated)
         bounds = _bounds(graph, shape, fields, axes or {})
         rows = graph.row_limits([*(roles[name] for name in ("x", *times)), velocity, *roles.values()])
         vectors = [roles[ONE]] if inputs is None and fields and fields[ONE].get("classes") is None else []
@@ -143,13 +144,10 @@ def read_function(
         if len(results) != len(outputs):
             raise ForeignError(f"{path}: returns {len(results)} tensors, expected {len(outputs)}: {list(outputs)}")
         rows = graph.row_limits([*arguments, *results])
-        fields = _conditions(
-            graph, {name: argument for name, argument in roles.items() if name != "x"}, conditions or {}
-        )
-        config: dict[str, Any] = {
-            "inputs": {name: graph.dtype(argument) or "another type" for name, argument in roles.items()}
-        }
-        config |= graph.body() | {"rows": rows}
+        taken = {name: argument for name, argument in roles.items() if name != "x"}
+        fields = _conditions(graph, taken, conditions or {})
+        dtypes = {name: graph.dtype(argument) or "another type" for name, argument in roles.items()}
+        config = {"inputs": dtypes, **graph.body(), "rows": rows}
         unused = graph.unused(config["steps"], results, ["x"])
         named = dict(zip(outputs, results, strict=True))
         config["outputs"] = {name: graph.names[result] for name, result in named.items()}
@@ -157,14 +155,6 @@ def read_function(
         states = graph.shape(roles["x"], "states") if "x" in roles else ()
         bounds = graph.free.bounds({})
         return ExportedProgram(config, graph.tensors, list(names), fields, bounds, unused, states, shapes)
-
-
-def _velocity(graph: Graph) -> str:
-    """Return the name of the only result."""
-    results = graph.results()
-    if len(results) != 1:
-        raise ForeignError(f"{graph.path}: returns {len(results)} values; a velocity is one tensor")
-    return results[0]
 
 
 def _end(path: Path, inputs: Sequence[str] | None) -> str:
@@ -235,7 +225,11 @@ def _conditions(graph: Graph, taken: Mapping[str, str], stated: Stated) -> dict[
         shape = graph.shape(argument, f"condition {name}", stated.get(name, {}).get("shape"))
         bounds = graph.free.bounds({})
         most = {axis: bounds[axis].max for axis in free_axes(shape)}
-        entry = _entry(graph, name, {"dtype": dtype, "shape": shape, "max": most, **stated.get(name, {})})
+        try:
+            fields = {"dtype": dtype, "shape": shape, "max": most, **stated.get(name, {})}
+            entry = NamedCondition.model_validate(fields)
+        except ValidationError as error:
+            raise ForeignError(f"{graph.path}: condition {name}: {explain(error)}") from None
         if not entry.is_standardised and entry.dtype != dtype:
             raise ForeignError(
                 f"{graph.path}: condition {name} is {dtype}, but declared as {entry.dtype} without a scale"
@@ -244,10 +238,8 @@ def _conditions(graph: Graph, taken: Mapping[str, str], stated: Stated) -> dict[
     return conditions
 
 
-def _only_condition(
-    graph: Graph, argument: str | None, labels: NamedCondition | None, stated: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Return the condition of a program without `inputs`, a label or a vector, in the form of a card; or none."""
+def _only_condition(graph: Graph, argument: str | None, labels: NamedCondition | None) -> dict[str, Any]:
+    """Return the fields of the condition of a program without `inputs`, a label or a vector; none without one."""
     if labels is not None and (argument is None or graph.dtype(argument) != "int64"):
         raise ForeignError(f"{graph.path}: takes no class labels (int64 of one dimension); leave --classes out")
     if argument is None:
@@ -256,23 +248,14 @@ def _only_condition(
     if len(sizes) == 1:
         if labels is None:
             raise ForeignError(f"{graph.path}: takes class labels; give their number with --classes")
-        usual = labels
-    else:
-        width = sizes[1].get("as_int", 0)
-        if len(sizes) != 2 or width < 1 or dtype not in ("float32", "float64"):
-            raise ForeignError(
-                f"{graph.path}: its condition is {dtype or 'another type'} of {len(sizes)} dimensions; export it with "
-                "class labels (int64 of one dimension) or vectors of floating-point numbers (two dimensions)"
-            )
-        usual = NamedCondition.vector(width, null=False)
-    return {ONE: _entry(graph, ONE, {**usual.model_dump(mode="json"), **stated}).model_dump(mode="json")}
-
-
-def _entry(graph: Graph, name: str, fields: Mapping[str, Any]) -> NamedCondition:
-    try:
-        return NamedCondition.model_validate(fields)
-    except ValidationError as error:
-        raise ForeignError(f"{graph.path}: condition {name}: {explain(error)}") from None
+        return labels.model_dump(mode="json")
+    width = sizes[1].get("as_int", 0)
+    if len(sizes) != 2 or width < 1 or dtype not in ("float32", "float64"):
+        raise ForeignError(
+            f"{graph.path}: its condition is {dtype or 'another type'} of {len(sizes)} dimensions; export it with "
+            "class labels (int64 of one dimension) or vectors of floating-point numbers (two dimensions)"
+        )
+    return NamedCondition.vector(width, null=False).model_dump(mode="json")
 
 
 def _bounds(graph: Graph, shape: Shape, conditions: dict[str, dict[str, Any]], stated: Stated) -> dict[str, FreeAxis]:
@@ -310,9 +293,9 @@ def _dtypes(
     dtype, half = kinds[0], kinds[0] in HALVES
     fits = set(kinds) == {dtype} and (half or dtype in ("float32", "float64"))
     if not fits or not (time in (dtype, "int64") or (half and time == "float32")):
-        others = ", its condition ".join(kinds[1:])
+        answers = ", its condition ".join(kinds[1:])
         raise ForeignError(
-            f"{graph.path}: states are {dtype}, times {time}, velocities {others}; export all in float32, or states "
+            f"{graph.path}: states are {dtype}, times {time}, velocities {answers}; export all in float32, or states "
             "and velocities in bfloat16 or float16, with times in the same, in float32 or in int64"
         )
     return {"dtype": dtype} if time == dtype else {"dtype": dtype, "time_dtype": time}

@@ -88,12 +88,12 @@ def of_conditions(
     statistics: Mapping[str, Affine], names: list[str], stated: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
     """Return the declared fields of conditions, with mean and scale for those that have statistics and declare none."""
-    fields = {name: dict(entry) for name, entry in stated.items()}
-    for name in names:
-        mine = fields.setdefault(name, {}) if name in statistics else None
-        if mine is not None and "mean" not in mine and "scale" not in mine:
-            mine |= {"mean": statistics[name].mean.tolist(), "scale": statistics[name].scale.tolist()}
-    return dict(fields)
+    fields: dict[str, Mapping[str, Any]] = dict(stated)
+    for name in filter(statistics.__contains__, names):
+        if not {"mean", "scale"} & fields.get(name, {}).keys():
+            numbers = {"mean": statistics[name].mean.tolist(), "scale": statistics[name].scale.tolist()}
+            fields[name] = {**fields.get(name, {}), **numbers}
+    return fields
 
 
 def of_actions(statistics: Mapping[str, Affine]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -258,6 +258,50 @@ class Stepwise(nn.Module):
                 values[slot] = None
                 held.pop(slot, None)
         return tuple(values[slot] for slot in self._results)
+
+
+class FunctionConfig(StepsConfig):
+    """A function of tensors as a list of steps; row i of each result comes from row i of each input alone.
+
+    Attributes:
+        inputs: the dtype of each input by its name; steps know it as `c_name`.
+        outputs: name of each result -> name of its value in the steps.
+    """
+
+    inputs: dict[str, str] = Field(min_length=1, max_length=64)
+    outputs: dict[str, str] = Field(min_length=1, max_length=64)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, dtype in self.inputs.items():
+            if dtype not in DTYPES:
+                raise ValueError(f"input {name[:60]!r} is {dtype[:60]!r}, which programs cannot take")
+        self.check_steps({f"c_{name}" for name in self.inputs}, tuple(self.outputs.values()))
+        return self
+
+    def brief(self) -> dict[str, Any]:
+        """Return a summary for readers, with counts in place of thousands of steps."""
+        return self.model_dump(mode="json") | {"steps": len(self.steps), "tensors": len(self.tensors)}
+
+
+class Function(Stepwise):
+    """The function of a program."""
+
+    config: FunctionConfig
+
+    def __init__(self, config: FunctionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.add_steps(config, tuple(config.outputs.values()))
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the results by name for inputs (rows, ...) by name; inputs are cast to their declared dtypes.
+
+        Raises:
+            VelocityError: a step fails.
+        """
+        cast = {f"c_{name}": inputs[name].to(DTYPES[dtype]) for name, dtype in self.config.inputs.items()}
+        return dict(zip(self.config.outputs, self.run(cast), strict=True))
 
 
 class _Call:

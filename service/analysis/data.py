@@ -42,10 +42,8 @@ class Data(Body):
     """The client's own samples."""
 
     samples: Annotated[Any, WithJsonSchema(_SAMPLES_SCHEMA), Tensor()]
-    decode: bool = Field(
-        default=True,
-        description="true: samples are data, as responses give them; false: states in the model's own coordinates",
-    )
+    decode: bool = True
+    """true: samples are data, as responses give them; false: states in the model's own coordinates"""
 
 
 class DataRequest(Solving, Data):

@@ -29,11 +29,11 @@ from service.requests.conditions import CheckedConditions, refuse_corrections
 from service.requests.schemas import BULK, SOLVER, SOLVER_SCHEMA, WHOLE, X0_SCHEMA, Count, Drawn, Solving, Times
 from service.requests.shapes import sized
 from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
-from service.requests.solver import refuse_average, refuse_stochastic, request_plan, times_of
+from service.requests.solver import refuse_average, request_plan, times_of
 from service.requests.tensors import Tensor, array_too
-from service.requests.validation import Validated, check_indices, job_of, seed_of, start_of
+from service.requests.validation import Validated, check_indices, job_of, seed_of, to_array
 from service.responses.arrays import ARRAY_FORMATS, Array, ArrayResponse, Encoder
-from service.responses.solved import Solved, closed, head, latency, written_as
+from service.responses.solved import Solved, closed, described, head, latency, written_as
 from service.settings import Settings
 from solvers import resolve
 from solvers.derived import jacobian_field
@@ -47,13 +47,15 @@ JACOBIAN = Operation("jacobian", jacobian_field)
 _WORK_PER_SLICE = 2_000_000  # of n matrices of width w, counted as n w^3: well under 0.1 s
 
 TIMES = tuple(k / 10 for k in range(11))
-_STEPS = 20  # if the request names neither solver nor steps
+_USUAL = "rk4-20"
+"""The solver if the request names neither solver nor steps."""
 
 
 class DiagnoseRequest(Solving, Drawn):
     """Body of ``diagnose``: which samples to follow from t = 0 to 1, how, and at which times to take the Jacobian."""
 
-    num_samples: Count = Field(default=16, description="number of samples")
+    num_samples: Count = 16
+    """number of samples"""
     solver: str = Field(
         default="rk4",
         description=f"{SOLVER}; rk4-20 if neither solver nor steps are given",
@@ -61,15 +63,15 @@ class DiagnoseRequest(Solving, Drawn):
     )
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
-    times: Annotated[Times, WrapValidator(array_too), Tensor(axes=1)] = Field(
-        default=TIMES, description="ascending times from 0 to 1; with fixed steps, points of the grid"
-    )
+    times: Annotated[Times, WrapValidator(array_too), Tensor(axes=1)] = TIMES
+    """ascending times from 0 to 1; with fixed steps, points of the grid"""
 
 
 _Rates = Annotated[Array, written_as(list[list[float | None]])]
 _Values = Annotated[Array, written_as(list[list[list[float | None]]])]
 
 
+@described
 @closed
 class DiagnoseResponse(Solved):
     """Response of ``diagnose``: a list for each sample, with an entry for each time; null if it was not reached."""
@@ -78,18 +80,15 @@ class DiagnoseResponse(Solved):
     first_index: int
     noise: str
     times: list[float]
-    eigenvalues_real: Annotated[_Values, Field(description="by ascending real part")]
+    eigenvalues_real: _Values
+    """by ascending real part"""
     eigenvalues_imag: _Values
-    condition_number: Annotated[
-        _Rates, Field(description="largest over smallest singular value; null where the Jacobian is singular")
-    ]
-    stiffness: Annotated[
-        _Rates,
-        Field(description="contraction rate of the fastest direction, per unit of t: -min Re(eigenvalue), at least 0"),
-    ]
-    stiffness_ratio: Annotated[
-        _Rates, Field(description="largest over smallest |Re(eigenvalue)|; null where the smallest is 0")
-    ]
+    condition_number: _Rates
+    """largest over smallest singular value; null where the Jacobian is singular"""
+    stiffness: _Rates
+    """contraction rate of the fastest direction, per unit of t: -min Re(eigenvalue), at least 0"""
+    stiffness_ratio: _Rates
+    """largest over smallest |Re(eigenvalue)|; null where the smallest is 0"""
 
 
 _PATH = "/v1/models/{name}/diagnose"
@@ -148,11 +147,15 @@ def validate_diagnose(
     width = math.prod(model.event_shape)
     _check_cost(n, times, width, model, settings)
     unspecified = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
-    plan = request_plan(request, model, WHOLE, settings, steps=_STEPS if unspecified else None)
-    refuse_stochastic(plan, "diagnose follows")
+    plan = request_plan(request, model, WHOLE, settings, usual=_USUAL if unspecified else None)
+    if plan.spec.noisy:
+        raise invalid(
+            "solver",
+            f"solver is {plan.spec}, which is stochastic; diagnose follows the ODE: use a solver without noise",
+        )
     at = times_of(request, "times", plan)
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
-    response_bytes = check_arrays_size("num_samples", shapes, "float64", plan, encoder, settings.max_answer_bytes)
+    response_bytes = check_arrays_size("num_samples", shapes, "float64", plan, encoder, settings)
     hold = http.reserve(_memory(n, times, width, model, plan, checked) + response_bytes, checked.bytes)
     job = job_of(
         request,
@@ -164,7 +167,7 @@ def validate_diagnose(
         deadline=http.deadline,
         seed=seed_of(request.seed),
         first_index=request.first_index,
-        x0=start_of(request.x0, n, model),
+        x0=None if request.x0 is None else to_array(request.x0, (n, *model.event_shape), model.dtype),
         save_at=at,
     )
     return Validated(model, job, encoder)

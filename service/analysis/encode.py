@@ -9,7 +9,6 @@ from typing import Annotated, NotRequired
 
 import numpy as np
 from fastapi import Response
-from pydantic import Field
 
 from engine.job import JobResult
 from service import examples
@@ -23,7 +22,7 @@ from service.requests.solver import refuse_average, request_plan
 from service.requests.validation import job_of
 from service.responses.arrays import ARRAY_FORMATS, ArrayResponse, Encoder
 from service.responses.samples import to_data
-from service.responses.solved import SUCCESS, Rows, Solved, closed, head, latency
+from service.responses.solved import SUCCESS, Rows, Solved, closed, described, head, latency
 from service.settings import Settings
 
 router = Router(tags=[ANALYSIS], route_class=pipeline.BodyRoute)
@@ -33,23 +32,21 @@ class EncodeRequest(DataRequest):
     """Body of ``encode``: data, and how to solve back from t = 1 to 0."""
 
 
+@described
 @closed
 class EncodeResponse(Solved):
     """Response of ``encode``. A sample that did not reach the noise is a null row."""
 
     residual: NotRequired[Residual]
-    x0: Annotated[Rows, Field(description="the noise that the samples come from, as POST /v1/sample takes it")]
+    x0: Rows
+    """the noise that the samples come from, as POST /v1/sample takes it"""
 
 
 _PATH = "/v1/models/{name}/encode"
 _REQUESTS = {"encode": {"samples": examples.DATA, "rtol": 1e-5, "atol": 1e-5}}
 
 
-@router.post(
-    _PATH,
-    summary="Map data to noise",
-    responses=solved(_PATH, EncodeResponse, "The results", ARRAY_FORMATS),
-)
+@router.post(_PATH, summary="Map data to noise", responses=solved(_PATH, EncodeResponse, "The results", ARRAY_FORMATS))
 async def encode(http: Context, name: ModelName, request: Annotated[EncodeRequest, requested(_REQUESTS)]) -> Response:
     """Find the noise that data come from: solve dx/dt = v(x, t) from data back to noise."""
     valid = await pipeline.make_job(http, request, validate_encode, name)
@@ -66,7 +63,7 @@ def validate_encode(
     n, checked, model = sized_data(request, model, settings)
     plan = request_plan(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
-    response_bytes = check_arrays_size("samples", shapes, model.card.dtype, plan, encoder, settings.max_answer_bytes)
+    response_bytes = check_arrays_size("samples", shapes, model.card.dtype, plan, encoder, settings)
     width = math.prod(model.event_shape)
     lanes = lanes_bytes(model, n, width, checked, start=True, steps=kept_steps(plan, "none"))
     hold = http.reserve(lanes + data_bytes(n, model) + response_bytes, checked.bytes)

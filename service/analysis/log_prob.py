@@ -33,7 +33,7 @@ from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
 from service.requests.solver import refuse_average, request_plan
 from service.requests.validation import job_of, seed_of
 from service.responses.arrays import ARRAY_FORMATS, ArrayResponse, Encoder
-from service.responses.solved import Floats, Solved, closed, head, latency
+from service.responses.solved import Floats, Solved, closed, described, head, latency
 from service.settings import Settings
 from solvers.derived import log_density_field
 from solvers.errors import Status
@@ -58,17 +58,12 @@ class LogProbRequest(DataRequest):
     """Body of ``log_prob``: data, how to solve back from t = 1 to 0, and how to take the divergence on the way."""
 
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
-    divergence: Literal["auto", "exact", "hutchinson"] = Field(
-        default="auto",
-        description="exact, an estimate by Rademacher probes, or auto: exact up to 16 numbers per sample",
-    )
-    probes: int = Field(
-        default=1,
-        ge=1,
-        le=MAX_PROBES,
-        description="Rademacher probes of a sample, each with its own path; their estimates are averaged",
-    )
-    seed: Index | None = Field(default=None, description="seed of the probes; drawn below 2**53 and echoed if omitted")
+    divergence: Literal["auto", "exact", "hutchinson"] = "auto"
+    """exact, an estimate by Rademacher probes, or auto: exact up to 16 numbers per sample"""
+    probes: int = Field(default=1, ge=1, le=MAX_PROBES)
+    """Rademacher probes of a sample, each with its own path; their estimates are averaged"""
+    seed: Index | None = None
+    """seed of the probes; drawn below 2**53 and echoed if omitted"""
 
 
 class DivergenceBody(TypedDict):
@@ -79,16 +74,17 @@ class DivergenceBody(TypedDict):
     seed: NotRequired[int]
 
 
+@described
 @closed
 class LogProbResponse(Solved):
     """Response of ``log_prob``; null where a sample did not reach the noise."""
 
     divergence: DivergenceBody
     residual: NotRequired[Residual]
-    log_prob: Annotated[Floats, Field(description="log-densities in nats")]
-    standard_error: NotRequired[
-        Annotated[Floats, Field(description="standard error of the mean over probes, if there are two or more")]
-    ]
+    log_prob: Floats
+    """log-densities in nats"""
+    standard_error: NotRequired[Floats]
+    """standard error of the mean over probes, if there are two or more"""
 
 
 _PATH = "/v1/models/{name}/log_prob"
@@ -99,9 +95,7 @@ _REQUESTS = {
 
 
 @router.post(
-    _PATH,
-    summary="Compute log-densities",
-    responses=solved(_PATH, LogProbResponse, "The results", ARRAY_FORMATS),
+    _PATH, summary="Compute log-densities", responses=solved(_PATH, LogProbResponse, "The results", ARRAY_FORMATS)
 )
 async def log_prob(
     http: Context, name: ModelName, request: Annotated[LogProbRequest, requested(_REQUESTS)]
@@ -130,7 +124,7 @@ def validate_log_prob(
     constants = 0 if exact else width
     _check_cost(n, probes, constants, settings)
     plan = request_plan(request, model, BACK, settings)
-    response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", plan, encoder, settings.max_answer_bytes)
+    response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", plan, encoder, settings)
     lanes, steps = n * probes, kept_steps(plan, "none")
     lanes_held = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, steps=steps)
     hold = http.reserve(
@@ -213,10 +207,11 @@ def _response(http: Context, valid: ValidatedData, result: JobResult, worst: Job
     estimates = _log_density(result, valid.model).reshape(probes, n).T
     if valid.log_volume is not None:
         estimates = estimates - valid.log_volume[:, None]
-    mean = _sums(estimates) / probes
+    # `lane_sums` adds in an order that does not depend on the number of samples
+    mean = lane_sums(torch.from_numpy(estimates.copy())) / probes
     error = None
     if probes > 1:
-        error = np.sqrt(_sums((estimates - mean[:, None]) ** 2) / (probes - 1) / probes)
+        error = np.sqrt(lane_sums(torch.from_numpy((estimates - mean[:, None]) ** 2)) / (probes - 1) / probes)
     exact: DivergenceBody = {"method": "exact"}
     estimated: DivergenceBody = {"method": "hutchinson", "probes": probes, "seed": job.seed}
     document: LogProbResponse = {
@@ -242,11 +237,6 @@ def _log_density(result: JobResult, model: ModelVersion) -> NDArray[np.float64]:
     dimension -= 0 if place is None else dimension // model.event_shape[place]
     base = -0.5 * (lane_sums(latent.square()) + dimension * math.log(2 * math.pi))
     return np.where(result.status == Status.SUCCESS.value, base - change.numpy(), np.nan)
-
-
-def _sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum each row, in an order that does not depend on the number of rows."""
-    return lane_sums(torch.from_numpy(rows.copy()))
 
 
 def _worst(result: JobResult, probes: int) -> JobResult:

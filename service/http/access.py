@@ -52,22 +52,6 @@ _OPEN_FOLDERS = ("/static/", "/docs/", "/problems/")
 """Files that a browser needs before a key can be entered; they reveal nothing about models or users."""
 
 
-class Keyring:
-    """A set of keys, compared in constant time."""
-
-    def __init__(self, keys: Iterable[SecretStr]) -> None:
-        self._digests = [_digest(key.get_secret_value().encode()) for key in keys]
-
-    def matches(self, headers: Headers) -> bool:
-        """Return whether ``Authorization: Bearer`` or ``X-API-Key`` holds one of the keys."""
-        found = False
-        for shown in _shown(headers):
-            digest = _digest(shown.encode("latin-1"))
-            for known in self._digests:
-                found |= hmac.compare_digest(digest, known)  # all of them, always
-        return found
-
-
 class OwnPages:
     """Which pages and host names may use the service.
 
@@ -97,9 +81,10 @@ class OwnPages:
         return None
 
     def _is_own_host(self, host: bytes) -> bool:
-        name = _name_of(host.decode("latin-1"))
-        if name is None:
+        parts = _HOST.fullmatch(host.decode("latin-1").strip().lower())
+        if parts is None:
             return False
+        name = parts[1] or parts[2].removesuffix(".")  # without port and brackets
         if not name or _address(name) or name == "localhost" or name.endswith(".localhost"):
             return True  # no one else can make these names point here
         return name in self._names or (not self._names and "." not in name)
@@ -133,21 +118,14 @@ class Keys:
 
     def __init__(self, settings: Settings) -> None:
         admin = () if settings.admin_key is None else (settings.admin_key,)
-        self._keys = Keyring((*settings.api_keys, *admin))
+        self._keys = (*settings.api_keys, *admin)
         self._open = _OPEN | (_HEALTH if settings.open_health else set())
         self._open |= {"/metrics"} if settings.open_metrics else set()
 
     def check(self, scope: Scope) -> None:
-        """Require a valid key.
-
-        Raises:
-            ProblemError: 401.
-        """
-        if scope["path"] in self._open or scope["path"].startswith(_OPEN_FOLDERS):
-            return
-        headers = Headers(scope=scope)
-        if not self._keys.matches(headers):
-            raise _refusal(headers, "this service")
+        """Require a valid key; raise a 401."""
+        if scope["path"] not in self._open and not scope["path"].startswith(_OPEN_FOLDERS):
+            _require_key(Headers(scope=scope), self._keys, "this service")
 
 
 def require_admin(headers: Headers, settings: Settings) -> None:
@@ -159,32 +137,30 @@ def require_admin(headers: Headers, settings: Settings) -> None:
     if settings.admin_key is None:
         detail = "this endpoint changes the service and is closed because PATHLINE_ADMIN_KEY is not set"
         raise ProblemError(Kind.FORBIDDEN, detail)
-    if not Keyring((settings.admin_key,)).matches(headers):
-        raise _refusal(headers, "this endpoint")
+    _require_key(headers, (settings.admin_key,), "this endpoint")
 
 
-def _shown(headers: Headers) -> list[str]:
-    """Return the keys of a request, of which proxies may have added some: those of every line of both headers."""
+def _require_key(headers: Headers, keys: Iterable[SecretStr], place: str) -> None:
+    """Require one of the keys in ``Authorization: Bearer`` or ``X-API-Key``, compared in constant time.
+
+    Proxies may have added some, so those of every line of both headers count.
+
+    Raises:
+        ProblemError: 401.
+    """
     parts = [value.partition(" ") for value in headers.getlist("authorization")]
     bearer = [token.strip() for scheme, _, token in parts if scheme.lower() == "bearer"]
-    return [key for key in (*bearer, *headers.getlist("x-api-key")) if key]
-
-
-def _refusal(headers: Headers, where: str) -> ProblemError:
-    wrong = bool(_shown(headers))
-    challenge = 'Bearer realm="pathline"' + (', error="invalid_token"' if wrong else "")
+    sent = [_digest(key.encode("latin-1")) for key in (*bearer, *headers.getlist("x-api-key")) if key]
+    valid = [_digest(key.get_secret_value().encode()) for key in keys]
+    if sum(hmac.compare_digest(one, other) for one in sent for other in valid):  # all of them, always
+        return
+    challenge = 'Bearer realm="pathline"' + (', error="invalid_token"' if sent else "")
     detail = (
-        f"the API key of this request is not valid for {where}"
-        if wrong
-        else f"{where} requires an API key; send it as Authorization: Bearer KEY or as X-API-Key: KEY"
+        f"the API key of this request is not valid for {place}"
+        if sent
+        else f"{place} requires an API key; send it as Authorization: Bearer KEY or as X-API-Key: KEY"
     )
-    return ProblemError(Kind.UNAUTHORIZED, detail, headers={"WWW-Authenticate": challenge})
-
-
-def _name_of(host: str) -> str | None:
-    """Return the name or address of a Host header, without port, brackets and trailing dot; None if malformed."""
-    parts = _HOST.fullmatch(host.strip().lower())
-    return None if parts is None else parts[1] or parts[2].removesuffix(".")
+    raise ProblemError(Kind.UNAUTHORIZED, detail, headers={"WWW-Authenticate": challenge})
 
 
 @lru_cache(maxsize=256)

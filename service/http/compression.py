@@ -1,4 +1,4 @@
-"""Responses in gzip for clients that accept it: JSON and the metrics, from a size on at which it saves time."""
+"""Responses in gzip for clients that accept it: all kinds of text, from a size on at which it saves time."""
 
 import asyncio
 import zlib
@@ -13,7 +13,7 @@ LEAST_BYTES = 4096
 
 _LEVEL = 1  # numbers as text hardly get smaller at higher levels
 _LARGE = 1 << 16  # pieces from this size on are compressed in a worker thread
-_TYPES = (b"application/json", b"text/plain")
+_TYPES = (b"application/json", b"text/plain", b"text/html", b"text/css", b"text/javascript", b"image/svg+xml")
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
 
@@ -38,7 +38,7 @@ def with_vary(headers: list[tuple[bytes, bytes]]) -> None:
 
 
 class Compressor:
-    """Compresses a response piece by piece if it is JSON or plain text; other formats are sent as they are."""
+    """Compresses a response piece by piece if it is text; other formats are sent as they are."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -46,6 +46,32 @@ _CHUNKED_LINE = re.compile(rb"(?i)\r\ntransfer-encoding: chunked(?=\r\n)")
 _FIRST_LINE = re.compile(rb"(?!CONNECT )[A-Z-]+ ([^ ]+) HTTP/1\.([01])\r\n")
 
 
+_OVER = {
+    Kind.SLOW: (
+        "receive_s",
+        "the request did not arrive within {:g} s (PATHLINE_RECEIVE_S); send it again, all at once",
+    ),
+    Kind.HEAD_TOO_LARGE: (
+        "max_header_bytes",
+        "the first line and headers exceed {} bytes (PATHLINE_MAX_HEADER_BYTES); send fewer or shorter ones",
+    ),
+    Kind.TOO_LARGE: (
+        "max_body_bytes",
+        "the body has more than {} bytes (PATHLINE_MAX_BODY_BYTES); send less at once",
+    ),
+    Kind.BAD_REQUEST: (
+        "max_header_bytes",
+        "over {} bytes (PATHLINE_MAX_HEADER_BYTES) are neither head nor body: chunk extensions, trailers or empty "
+        "lines; send the request without them",
+    ),
+    Kind.CONNECTIONS: (
+        "max_connections",
+        "all {} connections (PATHLINE_MAX_CONNECTIONS) are in use; try again in a second",
+    ),
+}
+"""What is over a limit: the setting, and what the client is told."""
+
+
 class _WithoutChunks:
     """A transport for a response to HTTP/1.0, which knows no chunks: they are taken off, and closing ends the body."""
 
@@ -155,7 +181,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._slots = next((slots for slots in self.slots if slots.take(self)), None)
         if self._slots is None:
-            self._refuse(self._too_many())
+            self._refuse(self._over(Kind.CONNECTIONS))
             self._transport.close()
             return
         self._http.connection_made(self._transport)
@@ -176,7 +202,7 @@ class Connection(asyncio.Protocol):
         if self._refused or self._transport.get_write_buffer_size():  # the client does not read what was sent
             self._transport.abort()
         elif self._head is not None or self._body is not None:
-            self._refuse(self._too_many())
+            self._refuse(self._over(Kind.CONNECTIONS))
         else:
             self.metrics.refused("idle")
             self._close()
@@ -228,7 +254,7 @@ class Connection(asyncio.Protocol):
             try:
                 whole = self._read_head() if self._body is None else self._read_body(self._body)
             except OverflowError:
-                self._refuse(self._too_much_around())
+                self._refuse(self._over(Kind.BAD_REQUEST))
             except (ValueError, httptools.HttpParserError):
                 detail = "a line, a header or the length of the body cannot be parsed"
                 self._refuse(ProblemError(Kind.BAD_REQUEST, f"this is not a valid HTTP/1.1 request: {detail}"))
@@ -250,7 +276,7 @@ class Connection(asyncio.Protocol):
         end = unread.find(_END, self._checked - 4 if self._checked > 4 else 0)
         size = len(unread) if end < 0 else end + 4
         if size > limit:
-            self._refuse(self._head_too_large())
+            self._refuse(self._over(Kind.HEAD_TOO_LARGE))
             return False
         try:  # noqa: SIM105  (this is on every request's way)
             self._head.feed_data(bytes(unread[self._checked : size]))
@@ -294,7 +320,7 @@ class Connection(asyncio.Protocol):
             httptools.HttpRequestParser(self).feed_data(head)  # before an upgrade the coding of a body is not checked
         if self._slots is self.slots[1]:
             if unquote(path.decode()) not in ALWAYS_ANSWERED:
-                self._refuse(self._too_many())
+                self._refuse(self._over(Kind.CONNECTIONS))
                 return
             head = head[:-2] + b"Connection: close\r\n\r\n"
         self._head, self._body = None, 0 if length is None else int(length[1])
@@ -319,7 +345,7 @@ class Connection(asyncio.Protocol):
             part = body.take(self._unread)
             complete = body.complete
             if body.claimed_bytes > self.limits.max_body_bytes:  # the data need not arrive to be too much
-                self._refuse(self._body_too_large())
+                self._refuse(self._over(Kind.TOO_LARGE))
                 return False
         else:
             part = bytes(self._unread[:body])
@@ -392,34 +418,15 @@ class Connection(asyncio.Protocol):
     def _sender_is_late(self) -> None:
         if self._head is None and self._body is None:
             self._close()
-            return
-        limit = self.limits.receive_s
-        detail = f"the request did not arrive within {limit:g} s (PATHLINE_RECEIVE_S); send it again, all at once"
-        self._refuse(ProblemError(Kind.SLOW, detail))
+        else:
+            self._refuse(self._over(Kind.SLOW))
 
-    def _head_too_large(self) -> ProblemError:
-        limit = self.limits.max_header_bytes
-        detail = (
-            f"the first line and headers exceed {limit} bytes (PATHLINE_MAX_HEADER_BYTES); send fewer or shorter ones"
-        )
-        return ProblemError(Kind.HEAD_TOO_LARGE, detail, limit=limit)
-
-    def _body_too_large(self) -> ProblemError:
-        limit = self.limits.max_body_bytes
-        detail = f"the body has more than {limit} bytes (PATHLINE_MAX_BODY_BYTES); send less at once"
-        return ProblemError(Kind.TOO_LARGE, detail, limit=limit)
-
-    def _too_much_around(self) -> ProblemError:
-        detail = (
-            f"over {self.limits.max_header_bytes} bytes (PATHLINE_MAX_HEADER_BYTES) are neither head nor body: chunk "
-            "extensions, trailers or empty lines; send the request without them"
-        )
-        return ProblemError(Kind.BAD_REQUEST, detail)
-
-    def _too_many(self) -> ProblemError:
-        limit = self.limits.max_connections
-        detail = f"all {limit} connections (PATHLINE_MAX_CONNECTIONS) are in use; try again in a second"
-        return ProblemError(Kind.CONNECTIONS, detail, headers={"Retry-After": "1"})
+    def _over(self, kind: Kind) -> ProblemError:
+        setting, detail = _OVER[kind]
+        limit = getattr(self.limits, setting)
+        members = {"limit": limit} if kind in (Kind.HEAD_TOO_LARGE, Kind.TOO_LARGE) else {}
+        headers = {"Retry-After": "1"} if kind is Kind.CONNECTIONS else {}
+        return ProblemError(kind, detail.format(limit), headers=headers, **members)
 
     def _refuse(self, problem: ProblemError) -> None:
         """Send a problem, unless this request has a response already, and close once the client could read it.

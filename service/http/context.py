@@ -4,7 +4,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import Request, empty_receive, empty_send
 from starlette.types import Message, Receive, Scope, Send
@@ -14,25 +14,13 @@ from service.http.compression import is_text, with_vary
 from service.ledger import Hold
 
 CONNECTION = "pathline.connection"
-"""Key of a request's `Connection` in the state of its scope."""
+"""Key of a request's `connections.Connection` in the state of its scope."""
 
 KEY = "pathline"
 """Key of a request's `Context` in its scope."""
 
 _LISTS = (b"accept", b"accept-encoding", b"if-none-match")
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
-
-
-class ConnectionOfRequest(Protocol):
-    """The connection of a request, as the application knows it."""
-
-    def response_begins(self) -> None:
-        """Note that nothing else can be sent in its place."""
-        ...
-
-    def response_ends(self) -> None:
-        """Take the next request."""
-        ...
 
 
 class Context(Request):
@@ -81,7 +69,7 @@ class Context(Request):
         self.hold: Hold | None = None
         self.body_hold: Hold | None = None
         self.release_lease: Callable[[], None] | None = None
-        self._connection: ConnectionOfRequest | None = scope["state"].get(CONNECTION) if "state" in scope else None
+        self._connection: Any = scope["state"].get(CONNECTION) if "state" in scope else None
 
     def header(self, name: bytes) -> str | None:
         """Return a header of the request, its name in lower case; None if it was not sent."""

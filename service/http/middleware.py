@@ -141,9 +141,9 @@ class Door:
     def _named(self, scope: Scope) -> Route | None:
         """Return the route with names in its path that a request is for, and note these names."""
         for route in self._with_names:
-            match, found = route.matches(scope)
+            match, changes = route.matches(scope)
             if match is Match.FULL:
-                scope.update(found)
+                scope.update(changes)
                 return route
         return None
 
@@ -214,7 +214,7 @@ def respond(scope: Scope, problem: ProblemError) -> Response:
     """Return the response for an error of a request, and note the error in its context."""
     context = context_of(scope)
     context.problem = problem.kind
-    return problem.response_at(scope["path"], context.request_id, context.url_path)
+    return problem.response(context.request_id, context.url_path, scope["path"])
 
 
 def _as_problem(scope: Scope, error: Exception) -> ProblemError:

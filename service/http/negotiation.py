@@ -55,7 +55,6 @@ def _parse(part: str) -> tuple[str, float] | None:
 def _quality(media: str, ranges: list[tuple[str, float]]) -> float:
     """Return the q of the most specific range that covers a media type; 0 if none does."""
     for candidate in (media, media.split("/")[0] + "/*", _ANY):
-        found = [quality for name, quality in ranges if name == candidate]
-        if found:
-            return max(found)
+        if qualities := [quality for name, quality in ranges if name == candidate]:
+            return max(qualities)
     return 0.0

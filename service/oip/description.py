@@ -1,10 +1,12 @@
 """What ``/v2`` says of models: their tensors in the terms of the protocol and of Triton, statistics, all versions."""
 
 import json
+from typing import Any
 
 from engine.job import SAMPLE
-from models.conditions import ONE, NamedCondition
-from service.oip.schemas import IndexEntry, ModelConfig, ModelMetadata, ModelStatistics, TensorConfig, TensorMetadata
+from models.conditions import ONE
+from service.oip.schemas import IndexEntry, ModelConfig, ModelMetadata, ModelStatistics, TensorMetadata
+from service.oip.tensors import NAMES
 from service.registry.registry import Registry
 from service.registry.version import ModelVersion
 from service.requests.schemas import SampleRequest
@@ -14,25 +16,24 @@ from service.state import Service
 
 PLATFORM = "pathline_safetensors"
 UNTRIED = "not loaded yet; a request that names this version loads it"
-_FLOATS = {"float32": "FP32", "float64": "FP64"}
-_DATATYPES = {
-    "float32": "FP32", "float64": "FP64", "float16": "FP16", "int64": "INT64", "int32": "INT32", "int16": "INT16",
-    "int8": "INT8", "uint8": "UINT8", "bool": "BOOL",
-}  # fmt: skip
 _TRACE = {"sample": "INT64", "t": "FP64", "h": "FP64", "error": "FP64", "accepted": "BOOL"}
 
 
 def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
     """Return the response of ``GET /v2/models/{model}``; -1 means any size."""
     card = model.card
-    number, data = _FLOATS[card.dtype], _FLOATS[card.data_dtype]
+    number, data = NAMES[card.dtype], NAMES[card.data_dtype]
     inputs = [_tensor("x0", number, -1, *card.event_shape)]
     takes = model.request_conditions
     named = {} if takes is None else {name: takes.entries[name] for name in takes.in_requests}
-    for member in ("condition",) if tuple(named) == (ONE,) else ("condition", "negative"):
+    single = tuple(named) == (ONE,)
+    for member in ("condition",) if single else ("condition", "negative"):
         for name, entry in named.items():
-            key = ONE if tuple(named) == (ONE,) else f"{member}.{name}"
-            inputs.append(_tensor(key, _datatype(entry, number), -1, *entry.shape))
+            key = ONE if single else f"{member}.{name}"
+            standardised = entry.is_standardised and entry.torch_dtype.is_floating_point
+            # Other datatypes of its kind are accepted, too.
+            datatype = number if standardised else NAMES.get(entry.dtype, "FP32")
+            inputs.append(_tensor(key, datatype, -1, *entry.shape))
     shape = card.data_shape if model.numberwise else card.event_shape
     inputs += [_tensor("known.values", data if model.numberwise else number, -1, *shape)]
     inputs += [_tensor("known.mask", "BOOL", -1, *shape)]
@@ -59,12 +60,6 @@ def metadata(model: ModelVersion, versions: list[int]) -> ModelMetadata:
     }
 
 
-def _datatype(entry: NamedCondition, number: str) -> str:
-    """Return the datatype of a condition; all others of its kind are accepted too."""
-    quantity = entry.is_standardised and entry.torch_dtype.is_floating_point
-    return number if quantity else _DATATYPES.get(entry.dtype, "FP32")
-
-
 def _tensor(name: str, datatype: str, *shape: int | str) -> TensorMetadata:
     sizes = [-1 if isinstance(size, str) else size for size in shape]
     return {"name": name, "datatype": datatype, "shape": sizes}
@@ -72,6 +67,11 @@ def _tensor(name: str, datatype: str, *shape: int | str) -> TensorMetadata:
 
 def configuration(model: ModelVersion) -> ModelConfig:
     """Return the configuration of a model."""
+
+    def configured(tensor: TensorMetadata) -> dict[str, Any]:
+        datatype = "STRING" if tensor["datatype"] == "BYTES" else tensor["datatype"]
+        return {"name": tensor["name"], "data_type": f"TYPE_{datatype}", "dims": tensor["shape"]}
+
     described = metadata(model, [])
     return {
         "name": model.name,
@@ -79,15 +79,10 @@ def configuration(model: ModelVersion) -> ModelConfig:
         "backend": "pathline",
         "max_batch_size": 0,
         "version_policy": {"latest": {"num_versions": 1}},
-        "input": [_configured(tensor, optional=True) for tensor in described["inputs"]],
-        "output": [_configured(tensor) for tensor in described["outputs"]],
+        "input": [configured(tensor) | {"optional": True} for tensor in described["inputs"]],
+        "output": [configured(tensor) | {"optional": False} for tensor in described["outputs"]],
         "model_transaction_policy": {"decoupled": False},
     }
-
-
-def _configured(tensor: TensorMetadata, optional: bool = False) -> TensorConfig:
-    datatype = "STRING" if tensor["datatype"] == "BYTES" else tensor["datatype"]
-    return {"name": tensor["name"], "data_type": f"TYPE_{datatype}", "dims": tensor["shape"], "optional": optional}
 
 
 def statistics(service: Service, name: str, version: int) -> ModelStatistics:

@@ -53,19 +53,13 @@ def to_sample_request(
         if key in content:
             raise invalid(key, f"{key} was sent as a parameter and as an input; send one of them")
         if not put(content, SampleRequest, place, array, f"input {key[:60]!r}"):
-            raise invalid(
-                key, f"there is no input {key[:60]!r}; the inputs are {', '.join(_inputs())}, and none is required"
-            )
+            single = [name for name, mark in tensor_fields(SampleRequest).items() if not mark.named]
+            inputs = ", ".join((*single, *(f"{name}.NAME" for name in _NAMED)))
+            raise invalid(key, f"there is no input {key[:60]!r}; the inputs are {inputs}, and none is required")
     start = tensors.get("x0")
     if start is not None and start.ndim:
         content.setdefault("num_samples", len(start))
     return check(SampleRequest, {"model": name, "version": version, **content})
-
-
-def _inputs() -> list[str]:
-    """Return the names of the inputs."""
-    names = [name for name, mark in tensor_fields(SampleRequest).items() if not mark.named]
-    return [*names, *(f"{name}.NAME" for name in _NAMED)]
 
 
 def _of_triton(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -98,12 +92,11 @@ def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
         if name == "guidance" and isinstance(value, str):
             value = _guidance(value)
         elif isinstance(value, list | dict):
-            advice = (
-                f"send {name} as an input tensor"
-                if name in tensor_fields(SampleRequest)
-                else "send a number, a string or a boolean"
-            )
-            advice = "send a number, or the object as JSON text" if name == "guidance" else advice
+            advice = "send a number, a string or a boolean"
+            if name == "guidance":
+                advice = "send a number, or the object as JSON text"
+            elif name in tensor_fields(SampleRequest):
+                advice = f"send {name} as an input tensor"
             raise invalid(name, f"parameter {name[:60]!r} is not scalar; {advice}")
         if name in ("model", "version"):
             raise invalid(name, f"{name} is not a parameter; it belongs in the path: /v2/models/NAME/versions/VERSION")
@@ -123,9 +116,9 @@ def _scalars(parameters: dict[str, Any]) -> dict[str, Any]:
 def _guidance(text: str) -> dict[str, Any]:
     """Return the object that a JSON text holds."""
     try:
-        found = from_json(text, allow_inf_nan=False)
+        guidance = from_json(text, allow_inf_nan=False)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        guidance = None
+    if not isinstance(guidance, dict):
         raise invalid("guidance", f"guidance is {shown(text)}; it must be a number, or the JSON text of an object")
-    return found
+    return guidance

@@ -11,7 +11,7 @@ from service.errors import Kind, ProblemError
 from service.http.access import from_browser
 from service.http.context import Context
 from service.oip import description
-from service.oip.outputs import select_outputs
+from service.oip.outputs import encoder_of
 from service.oip.requests import to_sample_request
 from service.oip.schemas import (
     REQUESTS,
@@ -20,21 +20,18 @@ from service.oip.schemas import (
     IndexRequest,
     InferRequest,
     InferResponse,
-    Live,
     ModelConfig,
     ModelMetadata,
     ModelReady,
     ServerMetadata,
-    ServerReady,
     Statistics,
 )
-from service.oip.tensors import BINARY, header_of, parse_body
+from service.oip.tensors import BINARY, HEADER, parse_body
 from service.openapi import BINARY as BINARY_BODY
 from service.openapi import PROTOCOL, ModelName, Responses, Router, by_status, requested, shown
 from service.requests import pipeline
-from service.requests.schemas import SampleRequest
 from service.requests.validation import validate_sample
-from service.responses.arrays import JSON, Encoder
+from service.responses.arrays import JSON
 from service.state import VERSION, service_of
 
 
@@ -86,7 +83,7 @@ async def server_metadata() -> ServerMetadata:
 
 
 @router.read("/health/live", "Liveness (v2)", Kind.NOT_READY)
-async def server_live(request: Request) -> Live:
+async def server_live(request: Request) -> dict[str, bool]:
     """Answer 200 while the process works, like /livez."""
     fatal_fault = service_of(request).fatal_fault()
     if fatal_fault is not None:
@@ -95,7 +92,7 @@ async def server_live(request: Request) -> Live:
 
 
 @router.read("/health/ready", "Readiness (v2)", Kind.NOT_READY, Kind.DRAINING)
-async def server_ready(request: Request) -> ServerReady:
+async def server_ready(request: Request) -> dict[str, bool]:
     """Answer 200 while the service takes requests, like /readyz."""
     fault = service_of(request).unready()
     if fault is not None:
@@ -163,7 +160,7 @@ class _InferRoute(pipeline.BodyRoute):
         return self.media if from_browser(http.sent) else (*self.media, "")
 
     def parse(self, http: Context, body: bytes) -> InferRequest:
-        return parse_body(body, header_of(http))
+        return parse_body(body, http.headers.get(HEADER))
 
 
 _index = Router(errors=_errors, prefix="/v2", tags=[PROTOCOL], route_class=_IndexRoute)
@@ -173,11 +170,7 @@ _infer = Router(errors=_errors, prefix="/v2", tags=[PROTOCOL], route_class=_Infe
 _ALL = IndexRequest()
 
 
-@_index.act(
-    "/repository/index",
-    "List all versions (v2)",
-    *(Kind.MALFORMED, Kind.INVALID, Kind.TOO_LARGE, Kind.MEDIA),
-)
+@_index.act("/repository/index", "List all versions (v2)", *(Kind.MALFORMED, Kind.INVALID, Kind.TOO_LARGE, Kind.MEDIA))
 async def repository_index(
     http: Context, request: Annotated[IndexRequest, requested({"all": {}, "ready": {"ready": True}})] = _ALL
 ) -> list[IndexEntry]:
@@ -216,12 +209,9 @@ async def infer_version(http: Context, model_name: ModelName, version: Version, 
 
 
 async def _drawn(http: Context, name: str, version: int | None, request: InferRequest) -> Response:
-    def made() -> tuple[SampleRequest, Encoder]:
-        sample = to_sample_request(name, version, request, request.tensors)
-        return sample, select_outputs(request, sample).encoder
-
-    sample, encoder = await asyncio.to_thread(made) if http.large else made()
-    valid = await pipeline.make_job(http, sample, validate_sample, encoder=encoder)
+    arguments = (name, version, request, request.tensors)
+    sample = await asyncio.to_thread(to_sample_request, *arguments) if http.large else to_sample_request(*arguments)
+    valid = await pipeline.make_job(http, sample, validate_sample, encoder=encoder_of(request, sample))
     response = await pipeline.draw(http, valid)
     return await pipeline.respond(http, valid, response, {"x-pathline-seed": str(valid.job.seed)})
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from typing_extensions import TypedDict
 
 from service.requests.parsing import with_few_unknown
-from service.responses.solved import closed, written_as
+from service.responses.solved import closed, described, written_as
 
 REQUESTS: dict[str, Any] = {
     "seed": {"parameters": {"num_samples": 2, "seed": 0, "solver": "rk4", "steps": 5}},
@@ -63,17 +63,20 @@ class InferRequest(BaseModel):
     The parameters are the scalar members of ``POST /v1/sample``, under the same names.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
-
-    id: str | None = Field(default=None, max_length=1000, description="echoed in the response")
-    model_name: str | None = Field(default=None, description="the name in the path, which KServe's client repeats here")
-    parameters: Parameters = Field(default_factory=dict, description="scalar members of a sample request")
-    inputs: list[InputTensor] = Field(
-        default_factory=list,
-        fail_fast=True,
-        description="x0, condition, condition.NAME, negative.NAME, grid, save_at, t_span",
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, protected_namespaces=(), use_attribute_docstrings=True
     )
-    outputs: list[RequestedOutput] = Field(default_factory=list, fail_fast=True, description="all outputs by default")
+
+    id: str | None = Field(default=None, max_length=1000)
+    """echoed in the response"""
+    model_name: str | None = None
+    """the name in the path, which KServe's client repeats here"""
+    parameters: Parameters = Field(default_factory=dict)
+    """scalar members of a sample request"""
+    inputs: list[InputTensor] = Field(default_factory=list, fail_fast=True)
+    """x0, condition, condition.NAME, negative.NAME, grid, save_at, t_span"""
+    outputs: list[RequestedOutput] = Field(default_factory=list, fail_fast=True)
+    """all outputs by default"""
     _tensors: dict[str, NDArray[Any]] = PrivateAttr(default_factory=dict)
 
     @property
@@ -118,18 +121,6 @@ class ServerMetadata(TypedDict):
     extensions: list[str]
 
 
-class Live(TypedDict):
-    """Response of ``GET /v2/health/live``."""
-
-    live: bool
-
-
-class ServerReady(TypedDict):
-    """Response of ``GET /v2/health/ready``."""
-
-    ready: bool
-
-
 class ModelReady(TypedDict):
     """Response of ``GET /v2/models/{model}/ready``."""
 
@@ -156,15 +147,7 @@ class ModelMetadata(TypedDict):
     outputs: list[TensorMetadata]
 
 
-class TensorConfig(TypedDict):
-    """An input or output of a model in Triton's terms; -1 in its dimensions means any size."""
-
-    name: str
-    data_type: str
-    dims: list[int]
-    optional: bool
-
-
+@described
 class ModelConfig(TypedDict):
     """Response of ``GET /v2/models/{model}/config``; a batch is part of the shapes, so `max_batch_size` is 0."""
 
@@ -173,18 +156,13 @@ class ModelConfig(TypedDict):
     backend: str
     max_batch_size: int
     version_policy: dict[str, Any]
-    input: list[TensorConfig]
-    output: list[TensorConfig]
+    input: list[dict[str, Any]]
+    """name, data_type, dims (-1 is any size), optional"""
+    output: list[dict[str, Any]]
     model_transaction_policy: dict[str, bool]
 
 
-class Duration(TypedDict):
-    """Number and total time of something."""
-
-    count: int
-    ns: int
-
-
+@described
 class ModelStatistics(TypedDict):
     """Counts since the start of the service, of all versions of a model.
 
@@ -197,7 +175,8 @@ class ModelStatistics(TypedDict):
     last_inference: int
     inference_count: int
     execution_count: int
-    inference_stats: dict[str, Duration]
+    inference_stats: dict[str, dict[str, int]]
+    """`count` and `ns`, the total time"""
     batch_stats: list[Any]
 
 
@@ -210,15 +189,18 @@ class Statistics(TypedDict):
 class IndexRequest(BaseModel):
     """Body of ``POST /v2/repository/index``, which may be empty."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid", use_attribute_docstrings=True)
 
-    ready: bool = Field(default=False, description="leave out versions that do not answer")
+    ready: bool = False
+    """leave out versions that do not answer"""
 
 
+@described
 class IndexEntry(TypedDict):
     """A version of a model."""
 
     name: str
     version: str
-    state: Annotated[str, Field(description="READY, LOADING or UNAVAILABLE")]
+    state: str
+    """READY, LOADING or UNAVAILABLE"""
     reason: str

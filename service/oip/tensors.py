@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from starlette.requests import Request
 
 from models.messages import short, shown
 from service.errors import Kind, ProblemError, invalid
@@ -39,7 +38,8 @@ DATATYPES = {
 }
 """The protocol's datatypes of fixed size as NumPy dtypes; the remaining one is BYTES."""
 
-_NAMES = {np.dtype(text): name for name, text in DATATYPES.items()}
+NAMES = {np.dtype(text).name: name for name, text in DATATYPES.items()}
+"""The same by the names of NumPy, torch and checkpoints."""
 
 
 def parse_body(body: bytes, header: str | None) -> InferRequest:
@@ -52,107 +52,91 @@ def parse_body(body: bytes, header: str | None) -> InferRequest:
     Raises:
         ProblemError: The body does not follow the protocol; the message says where.
     """
-    length = len(body) if header is None else _length(header, len(body))
+    length = len(body) if header is None else byte_count(header)
+    if length is None or length > len(body):
+        detail = f"{HEADER} is {short(str(header))!r}; it must be a number of bytes up to {len(body)}"
+        raise ProblemError(Kind.BAD_REQUEST, detail)
     request = parse(InferRequest, body[:length])
-    rest = memoryview(body)[length:]
+    tail = memoryview(body)[length:]
     tensors = request.tensors
     for tensor in request.inputs:
         if tensor.name in tensors:
-            raise invalid(tensor.name, f"input {tensor.name!r} was sent twice")
+            raise _invalid(tensor, "was sent twice")
         size = _binary_size(tensor)
+        if tensor.datatype not in DATATYPES:
+            raise _invalid(tensor, f"has datatype {tensor.datatype[:60]!r}; use one of {', '.join(DATATYPES)}")
+        dtype = np.dtype(DATATYPES[tensor.datatype])
         if size is None:
-            tensors[tensor.name] = from_list(tensor)
-            continue
-        if header is None:
-            raise invalid(
-                tensor.name, f"input {tensor.name!r} has binary_data_size, but the header {HEADER} is missing"
-            )
-        if size > len(rest):
-            detail = f"input {tensor.name!r} has binary_data_size {size}, but only {len(rest)} bytes follow"
-            raise invalid(tensor.name, detail)
-        tensors[tensor.name] = from_bytes(tensor, rest[:size])
-        rest = rest[size:]
-    if len(rest):
-        raise ProblemError(Kind.BAD_REQUEST, f"{len(rest)} bytes follow the last tensor; check {HEADER} and the sizes")
+            flat = _from_list(tensor, dtype)
+        elif header is None:
+            raise _invalid(tensor, f"has binary_data_size, but the header {HEADER} is missing")
+        elif size > len(tail):
+            raise _invalid(tensor, f"has binary_data_size {size}, but only {len(tail)} bytes follow")
+        else:
+            flat, tail = _from_bytes(tensor, dtype, tail[:size]), tail[size:]
+        try:
+            tensors[tensor.name] = flat.reshape(tensor.shape)
+        except ValueError:  # an empty array in a shape with other sizes beyond any memory
+            raise _invalid(tensor, f"has no numbers in shape {tensor.shape}") from None
+    if len(tail):
+        raise ProblemError(Kind.BAD_REQUEST, f"{len(tail)} bytes follow the last tensor; check {HEADER} and the sizes")
     return request
-
-
-def header_of(request: Request) -> str | None:
-    """Return the length of the JSON part as the client states it."""
-    return request.headers.get(HEADER)
-
-
-def _length(header: str, size: int) -> int:
-    length = byte_count(header)
-    if length is None or length > size:
-        raise ProblemError(
-            Kind.BAD_REQUEST, f"{HEADER} is {short(header)!r}; it must be a number of bytes up to {size}"
-        )
-    return length
 
 
 def _binary_size(tensor: InputTensor) -> int | None:
     """Return how many bytes of the tensor follow the JSON part; None if its data are in the JSON."""
     for name in tensor.parameters:
         if name != "binary_data_size":
-            raise invalid(
-                tensor.name,
-                f"input {tensor.name!r} has a parameter {name[:60]!r}; only binary_data_size is supported",
-            )
+            raise _invalid(tensor, f"has a parameter {name[:60]!r}; only binary_data_size is supported")
     size = tensor.parameters.get("binary_data_size")
     if (size is None) == (tensor.data is None):
-        raise invalid(tensor.name, f"input {tensor.name!r} needs data or the parameter binary_data_size, and not both")
+        raise _invalid(tensor, "needs data or the parameter binary_data_size, and not both")
     if size is not None and (type(size) is not int or size < 0):
         raise invalid(tensor.name, f"input {tensor.name!r}: binary_data_size must be a number of bytes")
     return size
 
 
-def datatype_of(array: Array) -> str:
-    """Return the protocol's datatype for an array; text is BYTES."""
-    return "BYTES" if array.dtype.kind == "U" else _NAMES[array.dtype]
-
-
-def from_bytes(tensor: InputTensor, content: memoryview) -> Array:
-    """Return the array that was sent as little-endian, C-ordered bytes.
-
-    Raises:
-        ProblemError: The datatype is unknown, or the number of bytes does not fit the shape.
-    """
-    dtype = _dtype(tensor)
+def _from_bytes(tensor: InputTensor, dtype: "np.dtype[Any]", content: memoryview) -> Array:
+    """Return the numbers that were sent as little-endian, C-ordered bytes."""
     expected = math.prod(tensor.shape) * dtype.itemsize
     if len(content) != expected:
-        raise invalid(
-            tensor.name,
-            f"input {tensor.name!r} has {len(content)} bytes; "
-            f"{tensor.datatype} of shape {tensor.shape} takes {expected}",
-        )
-    return _shaped(tensor, np.frombuffer(content, dtype=dtype))
+        takes = f"{tensor.datatype} of shape {tensor.shape} takes {expected}"
+        raise _invalid(tensor, f"has {len(content)} bytes; {takes}")
+    return np.frombuffer(content, dtype=dtype)
 
 
-def from_list(tensor: InputTensor) -> Array:
-    """Return the array that was sent as JSON numbers, flat or nested.
+def _from_list(tensor: InputTensor, dtype: "np.dtype[Any]") -> Array:
+    """Return the numbers that were sent as JSON, flat or nested."""
 
-    Raises:
-        ProblemError: The datatype is unknown, or numbers do not fit it, or their count does not fit the shape.
-    """
-    dtype = _dtype(tensor)
+    def refused(what: str) -> ProblemError:
+        return invalid(tensor.name, f"input {tensor.name!r}: data {what}")
+
     numbers: list[Any] = tensor.data or []
     while numbers and isinstance(numbers[0], list):
         if not all(isinstance(part, list) for part in numbers):
-            raise _bad_data(tensor, "mixes numbers and lists")
+            raise refused("mixes numbers and lists")
         numbers = list(chain.from_iterable(numbers))
     count = math.prod(tensor.shape)
     if len(numbers) != count:
-        raise _bad_data(tensor, f"holds {len(numbers)} numbers; shape {tensor.shape} takes {count}")
+        raise refused(f"holds {len(numbers)} numbers; shape {tensor.shape} takes {count}")
     allowed = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}[dtype.kind]
     if not set(map(type, numbers)) <= allowed:
         k, item = next((k, item) for k, item in enumerate(numbers) if type(item) not in allowed)
-        raise _bad_data(tensor, f"holds {shown(item)} as number {k}, counted from 0, which is not {tensor.datatype}")
+        raise refused(f"holds {shown(item)} as number {k}, counted from 0, which is not {tensor.datatype}")
     try:
         with np.errstate(over="ignore"):  # non-finite numbers are refused in `requests`
-            return _shaped(tensor, np.array(numbers, dtype=dtype))
+            return np.array(numbers, dtype=dtype)
     except OverflowError:
-        raise _bad_data(tensor, f"holds a number out of the range of {tensor.datatype}") from None
+        raise refused(f"holds a number out of the range of {tensor.datatype}") from None
+
+
+def _invalid(tensor: InputTensor, what: str) -> ProblemError:
+    return invalid(tensor.name, f"input {tensor.name!r} {what}")
+
+
+def datatype_of(array: Array) -> str:
+    """Return the protocol's datatype for an array; text is BYTES."""
+    return "BYTES" if array.dtype.kind == "U" else NAMES[array.dtype.name]
 
 
 def to_bytes(array: Array) -> bytes | memoryview:
@@ -163,21 +147,3 @@ def to_bytes(array: Array) -> bytes | memoryview:
     flat = array.reshape(-1).tolist()
     coded = {text: len(data := text.encode()).to_bytes(4, "little") + data for text in set(flat)}
     return b"".join(coded[text] for text in flat)
-
-
-def _dtype(tensor: InputTensor) -> "np.dtype[Any]":
-    if tensor.datatype not in DATATYPES:
-        message = f"input {tensor.name!r} has datatype {tensor.datatype[:60]!r}; use one of {', '.join(DATATYPES)}"
-        raise invalid(tensor.name, message)
-    return np.dtype(DATATYPES[tensor.datatype])
-
-
-def _shaped(tensor: InputTensor, array: Array) -> Array:
-    try:
-        return array.reshape(tensor.shape)
-    except ValueError:  # an empty array in a shape with other sizes beyond any memory
-        raise invalid(tensor.name, f"input {tensor.name!r} has no numbers in shape {tensor.shape}") from None
-
-
-def _bad_data(tensor: InputTensor, what: str) -> ProblemError:
-    return invalid(tensor.name, f"input {tensor.name!r}: data {what}")

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from service.errors import Kind, ProblemError, shutting_down
+from service.errors import Kind, ProblemError, overloaded, shutting_down
 from service.registry.lease import Lease
 
 MAX_LOADS = 64
@@ -107,19 +107,20 @@ class Loads:
                 self._shared[key].waiting.append(future)
                 return future
             if (own := names.count(key[0])) >= MAX_LOADS / len({*names, key[0]}):
-                wait = max(1, math.ceil(len(names) * self._load_s))
-                what = f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded"
-                raise ProblemError(Kind.OVERLOADED, f"{what}; try again in {wait} s", retry_after_s=wait)
-            self._shared[key] = shared = _Load(load, [future], key)
-            self._add(key[0], shared)
+                reason = f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded"
+                raise overloaded(reason, max(1, math.ceil(len(names) * self._load_s)))
+            self._add(key[0], _Load(load, [future], key))
         return future
 
     def _add(self, name: str, load: _Load) -> None:
         try:
             self._pool.submit(self._run_next)
-            self._queues.setdefault(name, deque()).append(load)
         except RuntimeError:  # the thread was closed
             load.end(error=shutting_down())
+            return
+        self._queues.setdefault(name, deque()).append(load)
+        if load.key is not None:
+            self._shared[load.key] = load
 
     def close(self) -> None:
         """Start no more calls: waiting requests fail, and a running load is not waited for."""
@@ -127,6 +128,7 @@ class Loads:
         with self._lock:
             queued = [load for queue in self._queues.values() for load in queue]
             self._queues.clear()
+            self._shared = {key: load for key, load in self._shared.items() if load.started}
         for load in queued:
             load.end(error=shutting_down())
 

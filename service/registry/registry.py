@@ -295,7 +295,7 @@ class Registry:
     def _choose(self, name: str, versions: tuple[int, ...], retry_failed: bool, load: bool) -> None:
         """Let the highest version that can be loaded answer; the one before it is unloaded unless it was requested."""
         for version in versions:
-            self._put(self._compared(self._table[name], version, retry_failed))
+            self._compare(name, version, retry_failed)
             self._refresh_plans(name, version)
         before = self._table[name].current
         current = next((version for version in reversed(versions) if self._answers(name, version, load)), None)
@@ -304,30 +304,30 @@ class Registry:
         if replaced is not None and not replaced.leases.pinned:
             self._forget(replaced)
 
-    def _compared(self, entry: ModelEntry, version: int, retry_failed: bool) -> ModelEntry:
-        """Return an entry that notes whether the files of a version have changed since it was tried."""
-        state, now = entry.state(version), self._clock()
-        model, fault = state.model, state.fault
-        if model is None and fault is not None and retry_failed:
-            return entry.untried(version)
-        if state.signature is None:
-            return entry
+    def _compare(self, name: str, version: int, retry_failed: bool) -> None:
+        """Note whether the files of a version have changed since it was tried."""
+        entry = self._table[name]
+        state = entry.state(version)
+        if state.model is None and state.fault is not None and retry_failed:
+            self._put(entry.untried(version))
+        if state.signature is None or (state.model is None and retry_failed):
+            return
         try:
-            signature = self.repository.signature(entry.name, version)
+            signature = self.repository.signature(name, version)
         except (RepositoryError, LookupError) as error:
-            reason = f"{self._reason(error)}; the loaded version stays in use"
-            return entry if model is None else entry.with_fault(version, reason, now)
-        same = signature == state.signature
-        if model is None:
-            if not same:
-                return entry.untried(version)
-            if fault is None or fault.transient:
-                return entry
-            return entry.with_fault(version, fault.reason, now)  # just checked; no need to check again at once
-        if same or self._is_copy(model, state.signature, signature):
-            return entry.with_state(version, signature=signature, fault=None)
-        reason = f"{entry.name}/{version}: was changed after it was loaded; the loaded version stays in use"
-        return entry.with_fault(version, f"{reason}; put changes into a new version, or restart", now)
+            if state.model is not None:
+                self._refuse(name, version, f"{error}; the loaded version stays in use")
+            return
+        if state.model is None:
+            if signature != state.signature:
+                self._put(entry.untried(version))
+            elif state.fault is not None and not state.fault.transient:  # just checked; no need to check again at once
+                self._put(entry.with_fault(version, state.fault.reason, self._clock()))
+        elif signature == state.signature or self._is_copy(state.model, state.signature, signature):
+            self._put(entry.with_state(version, signature=signature, fault=None))
+        else:
+            reason = f"{name}/{version}: was changed after it was loaded; the loaded version stays in use"
+            self._refuse(name, version, f"{reason}; put changes into a new version, or restart")
 
     def _is_copy(self, model: ModelVersion, before: Signature, now: Signature) -> bool:
         """Whether files that are not the loaded ones have their sizes, and a card with the same digest.
@@ -345,8 +345,7 @@ class Registry:
     def _refresh_plans(self, name: str, version: int) -> None:
         """Reload the tuned plans of a loaded version if the file has changed."""
         model = self._table[name].loaded.get(version)
-        signature = self.repository.plans_signature(name, version)
-        if model is None or signature == model.plans_signature:
+        if model is None or (signature := self.repository.plans_signature(name, version)) == model.plans_signature:
             return
         plans = tuned_plans(self.repository.resolve(name, version), model.card.weights_sha256)
         self._memory.add(model := model.with_plans(*plans, signature))
@@ -367,16 +366,13 @@ class Registry:
         return self._try(name, version)
 
     def _refuse(
-        self, name: str, version: int, reason: str, transient: bool, signature: Signature | None = None
+        self, name: str, version: int, reason: str, transient: bool = False, signature: Signature | None = None
     ) -> None:
-        """Record why a version cannot be loaded, and the files that were tried."""
+        """Record why a version cannot be loaded, and the files that were tried; clients need not know their path."""
         entry = self._table.get(name) or ModelEntry(name)
         entry = entry if signature is None else entry.with_state(version, signature=signature)
-        self._put(entry.with_fault(version, self._reason(reason), self._clock(), transient))
-
-    def _reason(self, error: object) -> str:
-        """Return the text of an error without the repository's path, which clients need not know."""
-        return str(error).replace(f"{self.repository.root}/", "")
+        reason = reason.replace(f"{self.repository.root}/", "")
+        self._put(entry.with_fault(version, reason, self._clock(), transient))
 
     def _forget(self, model: ModelVersion) -> None:
         """Stop leasing a version; it is loaded again on request."""
@@ -388,8 +384,10 @@ class Registry:
         """Replace the entry of a model, retire versions no longer in it, and report the changes."""
         name = entry.name
         before = self._table.get(name) or ModelEntry(name)
-        others = {other: each for other, each in self._table.items() if other != name}
-        self._table = {**others, name: entry} if entry.versions or entry.broken else others
+        table = {**self._table, name: entry}
+        if not (entry.versions or entry.broken):
+            del table[name]
+        self._table = table
         changes = Changes.between({name: before}, {name: entry})
         for _, version in changes.loaded:
             self._metrics.model_is_loaded(name, version, True, entry.loaded[version].path)

@@ -29,9 +29,10 @@ _FOREVER_S = 1e9
 
 @dataclass(eq=False)
 class Needs:
-    """What requests alike need of one version of their model.
+    """What requests alike need of one version of their model; it keeps neither version nor compiled solver in memory.
 
     Attributes:
+        model, plan: the version and the compiled solver.
         encoder: the format of the response.
         checked: the conditions and guidance of their samples.
         choice: the service's choice of solver, if they left it to the service.
@@ -42,6 +43,8 @@ class Needs:
         constant: members of the response that are the same for all of them; empty until the first response.
     """
 
+    model: ref[ModelVersion]
+    plan: ref[Plan]
     encoder: Encoder
     checked: CheckedConditions
     choice: Choice | None
@@ -52,30 +55,12 @@ class Needs:
     constant: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(eq=False, slots=True)
 class RequestKind:
-    """Requests alike; it keeps no version and no compiled solver in memory.
+    """Requests alike: the first of them, and what they need of the version that answered last."""
 
-    Attributes:
-        request: the first of them.
-    """
-
-    __slots__ = ("_learnt", "request")
-
-    def __init__(self, request: SampleRequest) -> None:
-        self.request = request
-        self._learnt: tuple[ref[ModelVersion], ref[Plan], Needs] | None = None
-
-    def learn(self, model: ModelVersion, plan: Plan, needs: Needs) -> None:
-        """Note what they need of a version."""
-        self._learnt = ref(model), ref(plan), needs
-
-    def needs(self, model: ModelVersion, encoder: Encoder) -> tuple[Plan, Needs] | None:
-        """Return the compiled solver and the needs for a version and a format; None if they are not known."""
-        if self._learnt is None:
-            return None
-        version, compiled, needs = self._learnt
-        plan = compiled()
-        return None if plan is None or version() is not model or needs.encoder is not encoder else (plan, needs)
+    request: SampleRequest
+    needs: Needs | None = None
 
 
 def sample_request(http: Context, body: bytes) -> SampleRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.job import Priority
@@ -37,7 +37,9 @@ def choices(request: SampleRequest, model: ModelVersion, settings: Settings) -> 
     try:
         offers = choose([evidence], limits, lambda point: 1000 * seconds(point, request, request.num_samples, model))
     except NoneFits as error:
-        command = command_of(request, model, settings)
+        strength = request.guidance
+        guidance = f" --guidance {strength:g}" if isinstance(strength, float | int) and strength != 1 else ""
+        command = f"{model.measured_by(settings.models_dir)}{guidance}"
         more = "" if evidence.curve.complete else f"; not all were measured, and this measures the others: {command}"
         if not measured([evidence]):
             more = f"; name a solver, or have others measured: {command}"
@@ -54,9 +56,9 @@ def _check_alone(request: SampleRequest) -> None:
             f"budget and {beside[0]} contradict each other: a budget lets the service choose the solver; leave one of "
             f"them out{' (budget has its own max_nfe)' if beside[0] == 'max_nfe' else ''}",
         )
-    starts = {"x0": request.x0, "start_time": request.start_time}
-    if any(each is not None for each in starts.values()) or tuple(request.t_span) != WHOLE:
-        name = next((name for name, each in starts.items() if each is not None), "t_span")
+    starts = {"x0": request.x0, "start_time": request.start_time, "t_span": tuple(request.t_span) != WHOLE or None}
+    name = next((name for name, start in starts.items() if start is not None), None)
+    if name is not None:
         raise invalid(
             "budget",
             f"budget does not work with {name}: errors were measured from noise at t = 0 to data at 1; name a solver",
@@ -76,7 +78,10 @@ def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[E
     free = free_axes(model.card.event_shape)
     requested = {axis: size for axis, size in model.sizes if axis in free}
     if frontier.sizes != requested:
-        sizes, own = _sizes_text(frontier.sizes), _sizes_text(requested)
+        sizes, own = (
+            ", ".join(f"{axis} = {size}" for axis, size in settled.items()) or "no size"
+            for settled in (frontier.sizes, requested)
+        )
         return None, (
             f"{name} was measured at {sizes}, and this request has {own}; name a solver, or have it measured: {command}"
         )
@@ -97,13 +102,6 @@ def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[E
             f"a solver, or have it measured: {command} --guidance {guidance:g}"
         )
     return Evidence(curve, True, frontier.conditions, own=not frontier.conditions), ""
-
-
-def command_of(request: Subject, model: ModelVersion, settings: Settings) -> str:
-    """Return the command that measures the frontier for a request."""
-    strength = request.guidance
-    guidance = f" --guidance {strength:g}" if isinstance(strength, float | int) and strength != 1 else ""
-    return f"{model.measured_by(settings.models_dir)}{guidance}"
 
 
 def unmeasured(evidence: Evidence, model: ModelVersion, settings: Settings) -> str:
@@ -129,24 +127,16 @@ def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings
     calls = TUNING_CALLS * sum(TUNED_NFE)
     spent = model.pace(calls, calls * TUNING_ROWS, TUNING_ROWS, Priority.BULK, model.sizes)
     command = f"python -m training tune {shlex.quote(str(settings.models_dir / model.name / str(model.version)))}"
-    least, most, kept = TUNED_NFE[0], TUNED_NFE[-1], percent(USUAL_ERROR)
-    text = f"no plans were tuned for this model; {command} learns some of {least} to {most} NFE in about "
-    text += _duration(spent)
+    least, most, error = TUNED_NFE[0], TUNED_NFE[-1], percent(USUAL_ERROR)
+    duration = f"{max(1, round(spent / 60))} min" if spent >= 60 else f"{max(1, round(spent))} s"
+    text = f"no plans were tuned for this model; {command} learns some of {least} to {most} NFE in about {duration}"
     try:
         best = choose(evidence, BudgetLimits(max_error=USUAL_ERROR))[0].point
     except NoneFits:
-        return f"{text}; no solver that keeps {kept} was measured" if evidence else text
+        return f"{text}; no solver that keeps {error} was measured" if evidence else text
     if best.nfe_most <= least:
         return ""
-    return f"{text}; one that keeps {kept} would replace {best.solver}, which takes {best.nfe_most}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{60 * max(1, round(seconds / 60)) // 60} min" if seconds >= 60 else f"{max(1, round(seconds))} s"
-
-
-def _sizes_text(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{axis} = {size}" for axis, size in sizes.items()) or "no size"
+    return f"{text}; one that keeps {error} would replace {best.solver}, which takes {best.nfe_most}"
 
 
 def seconds(point: Point, request: Subject, num_samples: int, model: ModelVersion) -> float:

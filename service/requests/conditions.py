@@ -18,6 +18,8 @@ _MAX_WEIGHTS, _ROUNDING = 1e4, 1e-6
 
 _INDEX_BYTES = 8  # bytes of a sample's index into the conditions
 
+_Tensors = Mapping[str, Distinct]
+
 
 @dataclass(frozen=True)
 class CheckedConditions:
@@ -38,23 +40,14 @@ class CheckedConditions:
     negative: Values | None = None
     own: Sequence[Values | None] = ()
 
-    def conditions(self) -> Mapping[str, Distinct] | None:
-        """Return the conditions by name; None for an unconditional model.
+    def tensors(self) -> tuple[_Tensors | None, _Tensors | None, list[_Tensors]]:
+        """Return `values`, `negative` and `own` as tensors by name, as a `Job` takes them.
 
         Raises:
             ProblemError: 422 for a value of another dtype, not finite or out of range.
         """
-        return None if self.values is None else _tensors(self.values, "conditions")
-
-    def negatives(self) -> Mapping[str, Distinct] | None:
-        """Return the negative conditions by name; errors as for the others."""
-        return None if self.negative is None else _tensors(self.negative, "negative")
-
-    def owned(self) -> Sequence[Mapping[str, Distinct]]:
-        """Return the own conditions of each term of guidance by name; errors as for the others."""
-        return [
-            {} if own is None else _tensors(own, f"guidance.terms.{k}.conditions") for k, own in enumerate(self.own)
-        ]
+        own = [_tensors(own, f"guidance.terms.{k}.conditions") or {} for k, own in enumerate(self.own)]
+        return _tensors(self.values, "conditions"), _tensors(self.negative, "negative"), own
 
 
 def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: AxisSizes) -> CheckedConditions:
@@ -99,10 +92,10 @@ def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes:
     ]
     replacing = _negative(request, takes, guidance)
     negative = checked("negative", replacing, samples, takes.in_requests, "negative") if replacing else None
-    every = [each for each in (values, negative, *own) if each is not None]
+    groups = [group for group in (values, negative, *own) if group is not None]
     variants = 1 if guidance is None else 1 + len(guidance.terms)
-    results = variants * max(each.max_rows for each in every) * _prelude_bytes(model, sizes.settle())
-    memory = 2 * sum(each.bytes for each in every) + results
+    results = variants * max(group.max_rows for group in groups) * _prelude_bytes(model, sizes.settle())
+    memory = 2 * sum(group.bytes for group in groups) + results
     per_sample = _INDEX_BYTES * variants * len(takes.entries)
     return CheckedConditions(guidance, memory, per_sample, values, negative, own)
 
@@ -155,7 +148,7 @@ def _owned(request: Subject, takes: NamedConditions) -> list[dict[str, Any]]:
 def _members(value: Any, takes: NamedConditions, field: str) -> dict[str, Any]:
     """Return the conditions in a member by name; a model's only one may be given alone."""
     named = value if isinstance(value, dict) else {} if value is None else {_only(takes, field): value}
-    return {name: each for name, each in named.items() if each is not None}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _untaken(guidance: Guidance | None, takes: NamedConditions) -> frozenset[str]:
@@ -240,9 +233,9 @@ def _negative(request: Subject, takes: NamedConditions, guidance: Guidance | Non
     return members
 
 
-def _tensors(values: Values, field: str) -> Mapping[str, Distinct]:
+def _tensors(values: Values | None, field: str) -> _Tensors | None:
     try:
-        return values.tensors()
+        return None if values is None else values.tensors()
     except (ConditionError, OverflowError) as error:
         raise _problem(error, field) from None
 

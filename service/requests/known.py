@@ -1,5 +1,6 @@
 """Known values of a request: checked before anything is allocated, then converted to states."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -158,20 +159,17 @@ def _shape(known: KnownRequest, n: int, model: ModelVersion, decode: bool) -> tu
     data = decode and model.numberwise
     one, what = (tuple(model.data_shape), "data") if data else (tuple(model.event_shape), "states")
     expected = f"{list(one)} for all samples, or {[n, *one]} ({what} of model {model.name!r})"
-    shape, mask = _lengths(known.values), _lengths(known.mask)
+    shape, mask = (
+        value.shape if isinstance(value, np.ndarray) else outline(value) for value in (known.values, known.mask)
+    )
     if shape not in (one, (n, *one)):
         raise invalid("known.values", f"known.values has the shape {list(shape)}; it must be {expected}")
-    try:
+    whole = None
+    with contextlib.suppress(ValueError):
         whole = np.broadcast_shapes(shape, mask)
-    except ValueError:
-        whole = None
     if whole not in (one, (n, *one)):
         raise invalid("known.mask", f"known.mask has the shape {list(mask)}, which does not broadcast to {expected}")
     return (1, *one) if whole == one else whole
-
-
-def _lengths(value: Any) -> tuple[int, ...]:
-    return value.shape if isinstance(value, np.ndarray) else outline(value)
 
 
 def _numbers(name: str, value: Any, kinds: frozenset[type]) -> NDArray[np.float64]:

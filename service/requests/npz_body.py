@@ -66,12 +66,12 @@ def read_npz(body: bytes, model: type[BaseModel]) -> tuple[bytes, dict[str, Any]
     text, content = b"{}", dict[str, Any]()
     with _archive(body) as archive:
         for name, entry in _entries(archive):
-            data = _data(archive, entry)
-            if name == REQUEST:
-                text = _json(entry, data)
-                continue
+            with archive.open(entry) as stream:
+                data = stream.read(entry.file_size + 1)
             what = f"the npz entry {short(name)!r}"
-            if not put(content, model, name, _array(name, data), what):
+            if name == REQUEST:
+                text = data if entry.filename.endswith(".json") else _text(_array(name, data))
+            elif not put(content, model, name, _array(name, data), what):
                 names = ", ".join((REQUEST, *places(model)))
                 raise invalid(short(name), f"{what} is unknown; use one of {names}")
     return text, content
@@ -97,9 +97,7 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[tuple[str, zipfile.ZipInfo]]:
     """Yield the names and entries of an archive, each name once."""
     seen: set[str] = set()
     for entry in archive.infolist():
-        name = entry.filename.removesuffix(".npy")
-        if name == f"{REQUEST}.json":
-            name = REQUEST
+        name = REQUEST if entry.filename == f"{REQUEST}.json" else entry.filename.removesuffix(".npy")
         if entry.orig_filename != entry.filename:
             shown = short(entry.orig_filename)
             raise invalid(short(name), f"the npz entry {shown!r} has a character in its name that zip does not allow")
@@ -111,15 +109,6 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[tuple[str, zipfile.ZipInfo]]:
             raise invalid(short(name), f"the npz entry {short(name)!r} is given twice; give it once")
         seen.add(name)
         yield name, entry
-
-
-def _data(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    with archive.open(entry) as stream:
-        return stream.read(entry.file_size + 1)
-
-
-def _json(entry: zipfile.ZipInfo, data: bytes) -> bytes:
-    return data if entry.filename.endswith(".json") else _text(_array(REQUEST, data))
 
 
 def _array(name: str, data: bytes) -> NDArray[Any]:

@@ -40,7 +40,7 @@ _RULES = {
 """Rules by type of pydantic error, for types with a text of pydantic's own that speaks of Python."""
 
 _DIGITS = 18
-"""Most digits of a Content-Length; a longer one is refused unread."""
+"""Most digits of a Content-Length that are read with the fewest calls."""
 
 _SHORT = 3
 """Characters; names of other libraries as short as that are not compared with misspellings."""
@@ -229,10 +229,9 @@ def _check_headers(sent: Mapping[bytes, bytes], limit: int, allowed: Sequence[st
     if not length.isdigit():
         detail = f"Content-Length {short(length.decode('latin-1'))!r} is not a number of bytes"
         raise ProblemError(Kind.BAD_REQUEST, detail)
-    if len(length) > _DIGITS or int(length) > limit:
-        stated = length.decode()
-        if (byte_count(stated) or 0) > limit:
-            raise _too_large(short(stated), limit, unread=True)
+    size = int(length) if len(length) <= _DIGITS else byte_count(length.decode())
+    if size is not None and size > limit:
+        raise _too_large(short(length.decode()), limit, unread=True)
 
 
 def _check_parts(body: bytes, name: str) -> None:
@@ -290,10 +289,10 @@ def _types(annotation: Any) -> Iterator[type]:
 
 def _nearest(name: str, fields: Sequence[str]) -> str | None:
     """Return the field that an unknown name probably means: another library's name for it, or a misspelling."""
-    others = {other: field for field in fields for other in OTHER_NAMES.get(field, ())}
-    if name.lower() in others:
-        return others[name.lower()]
-    names = {other: field for other, field in others.items() if len(other) > _SHORT} | {
+    synonyms = {other: field for field in fields for other in OTHER_NAMES.get(field, ())}
+    if name.lower() in synonyms:
+        return synonyms[name.lower()]
+    names = {other: field for other, field in synonyms.items() if len(other) > _SHORT} | {
         field: field for field in fields
     }
     near = get_close_matches(short(name), names, n=1)

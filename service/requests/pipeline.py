@@ -185,7 +185,7 @@ async def solve(http: Context, job: Job) -> JobResult:
     Raises:
         ClientGoneError: The client disconnected; the job is cancelled.
     """
-    loop, left_s = asyncio.get_running_loop(), patience(job)
+    loop, left_s = asyncio.get_running_loop(), patience(http, job)
     future = http.service.engine.submit(job, loop.create_future())
     ended: asyncio.Future[None] = loop.create_future()
     gone: asyncio.Task[None] | None = None
@@ -198,11 +198,10 @@ async def solve(http: Context, job: Job) -> JobResult:
         nonlocal gone, timer
         gone = loop.create_task(until_disconnect(http.receive))
         gone.add_done_callback(end)
-        if left_s is not None:
-            timer = loop.call_later(left_s - first_s, end)
+        timer = loop.call_later(left_s - first_s, end)
 
     future.add_done_callback(end)
-    first_s = WATCH_AFTER_S if left_s is None or left_s > WATCH_AFTER_S else left_s
+    first_s = WATCH_AFTER_S if left_s > WATCH_AFTER_S else left_s
     timer = loop.call_later(first_s, watch)
     try:
         await ended
@@ -233,11 +232,9 @@ def outcome_of(future: asyncio.Future[JobResult]) -> JobResult:
     return future.result()
 
 
-def patience(job: Job) -> float | None:
-    """Return the maximum seconds to wait for a job, whatever the engine does; None for no limit."""
-    if job.deadline is None:
-        return None
-    left_s = job.deadline + (LATE_S if job.partial else 0.0) - time.monotonic()
+def patience(http: Context, job: Job) -> float:
+    """Return the maximum seconds to wait for a job, whatever the engine does."""
+    left_s = http.deadline + (LATE_S if job.partial else 0.0) - time.monotonic()
     return left_s if left_s > 0.0 else 0.0
 
 
@@ -250,16 +247,11 @@ async def drawn(http: Context, valid: Validated, result: JobResult) -> ArrayResp
     """Count samples and return their response, built in a worker thread if it is large."""
     count(http, valid.job, result)
     arguments = (http, valid.model, valid.job, result, valid.decode, valid.constant, valid.choice)
-    if _is_small(result) and not valid.job.log_prob:
+    saved = 0 if result.saved is None else result.saved.numel()
+    most = max(result.x.numel(), len(result.trace.sample), saved)
+    if most <= NUMBERS_PER_PIECE and not valid.job.log_prob:
         return sample_response(*arguments)
     return await asyncio.to_thread(sample_response, *arguments)
-
-
-def _is_small(result: JobResult) -> bool:
-    """Whether a result becomes a response quickly enough to build it on the event loop."""
-    if result.saved is not None and result.saved.numel() > NUMBERS_PER_PIECE:
-        return False
-    return result.x.numel() <= NUMBERS_PER_PIECE and len(result.trace.sample) <= NUMBERS_PER_PIECE
 
 
 def count(http: Context, job: Job, result: JobResult) -> None:

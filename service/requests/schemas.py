@@ -2,16 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    WithJsonSchema,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, WrapValidator, model_validator
 
 from models.guidance import MAX_TERMS
 from service.requests.tensors import Tensor, array_too
@@ -53,11 +44,15 @@ GRID_SCHEMA = {
     "parameters, or a list of times",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, {"type": "object"}],
 }
-_ARRAY = {"type": "array", "items": {}}
-X0_SCHEMA = {
-    "description": "start states instead of noise, shape (num_samples, *event_shape)",
-    "anyOf": [{"type": "array", "items": {}}, {"type": "null"}],
-}
+_ARRAY: dict[str, Any] = {"type": "array", "items": {}}
+_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+def _optional(kind: dict[str, Any], description: str) -> dict[str, Any]:
+    return {"description": description, "anyOf": [kind, {"type": "null"}]}
+
+
+X0_SCHEMA = _optional(_ARRAY, "start states instead of noise, shape (num_samples, *event_shape)")
 
 BULK = "bulk (the default) yields to interactive requests, which take most of the time"
 
@@ -71,62 +66,51 @@ SOLVER_SCHEMA = {
 """What OpenAPI shows: programs that are written from the description alone do not name the solvers."""
 
 
-_NEGATIVE_SCHEMA = {
-    "description": "conditions that replace the nulls in guidance, by name",
-    "anyOf": [{"type": "object"}, {"type": "null"}],
-}
-CONDITIONS_SCHEMA = {
-    "description": "conditions of the model by name: one value for all samples, or a list of them",
-    "anyOf": [{"type": "object"}, {"type": "null"}],
-}
-
-
-SHAPE_SCHEMA = {
-    "description": "size of each free axis of the samples, by name, unless it follows from a condition",
-    "anyOf": [{"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}, {"type": "null"}],
-}
+_NEGATIVE_SCHEMA = _optional(_OBJECT, "conditions that replace the nulls in guidance, by name")
+_OWN_SCHEMA = _optional(
+    _OBJECT, "conditions of this velocity alone, by name, in place of those of the request: for all samples"
+)
+CONDITIONS_SCHEMA = _optional(_OBJECT, "conditions of the model by name: one value for all samples, or a list of them")
+SHAPE_SCHEMA = _optional(
+    _OBJECT | {"additionalProperties": {"type": "integer", "minimum": 1}},
+    "size of each free axis of the samples, by name, unless it follows from a condition",
+)
 
 
 class Body(BaseModel):
-    """A request body. Numbers are never read from strings, and unknown fields are refused."""
+    """A request body. Numbers are never read from strings, and unknown fields are refused.
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    The texts below fields describe them in OpenAPI, for the SDK and on the page.
+    """
 
-
-_OWN_SCHEMA = {
-    "description": "conditions of this velocity alone, by name, in place of those of the request: for all samples",
-    "anyOf": [{"type": "object"}, {"type": "null"}],
-}
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class TermRequest(Body):
     """One velocity of guidance: with all conditions, with none, without some, or with some of its own."""
 
-    weight: Finite = Field(description="weight of this velocity; all weights sum to 1")
-    condition: Literal["all", "null"] | None = Field(default=None, description="all conditions, or none")
-    drop: list[str] | None = Field(default=None, min_length=1, max_length=64, description="conditions that are dropped")
+    weight: Finite
+    """weight of this velocity; all weights sum to 1"""
+    condition: Literal["all", "null"] | None = None
+    """all conditions, or none"""
+    drop: list[str] | None = Field(default=None, min_length=1, max_length=64)
+    """conditions that are dropped"""
     conditions: Annotated[Any, WithJsonSchema(_OWN_SCHEMA)] = None
 
 
 class GuidanceRequest(Body):
     """Guidance of several terms, or with an interval of t."""
 
-    terms: list[TermRequest] | None = Field(
-        default=None,
-        min_length=1,
-        max_length=MAX_TERMS,
-        description="velocities that are summed; one network row each",
-    )
-    strength: Finite | None = Field(default=None, description="instead of terms: strength of the usual two terms")
-    interval: Annotated[tuple[Finite, Finite], Field(strict=False)] | None = Field(
-        default=None, description="times between which there is guidance; outside them, all conditions apply"
-    )
-    projection: bool = Field(
-        default=False, description="multiply the other velocities so that they are nearest to that with all conditions"
-    )
-    rescale: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.0, description="how far velocities get the standard deviation of that with all conditions: 0 to 1"
-    )
+    terms: list[TermRequest] | None = Field(default=None, min_length=1, max_length=MAX_TERMS)
+    """velocities that are summed; one network row each"""
+    strength: Finite | None = None
+    """instead of terms: strength of the usual two terms"""
+    interval: Annotated[tuple[Finite, Finite], Field(strict=False)] | None = None
+    """times between which there is guidance; outside them, all conditions apply"""
+    projection: bool = False
+    """multiply the other velocities so that they are nearest to that with all conditions"""
+    rescale: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """how far velocities get the standard deviation of that with all conditions: 0 to 1"""
 
 
 def _object_or_not(value: Any) -> str:
@@ -142,17 +126,12 @@ AnyGuidance = Annotated[
 class DiffusionRequest(Body):
     """The noise of a stochastic solver, sqrt(w) dW in dx = [v + w/2 score] dt + sqrt(w) dW."""
 
-    scale: Annotated[float, Field(ge=0, le=100)] = Field(
-        default=1.0, description="factor of sqrt(w); with 0 the steps are those of the ODE solver"
-    )
-    schedule: Literal["linear", "flow_grpo", "constant"] = Field(
-        default="linear",
-        description="w by time: scale^2 (1 - t); scale^2 (1 - t) / t, bounded at 0.05; or scale^2, falling to 0 "
-        "from t = 0.95 on",
-    )
-    temperature: Annotated[float, Field(ge=0, le=100)] = Field(
-        default=1.0, description="factor of the noise alone: below 1 for more typical samples"
-    )
+    scale: Annotated[float, Field(ge=0, le=100)] = 1.0
+    """factor of sqrt(w); with 0 the steps are those of the ODE solver"""
+    schedule: Literal["linear", "flow_grpo", "constant"] = "linear"
+    """w by time: scale^2 (1 - t); scale^2 (1 - t) / t, bounded at 0.05; or scale^2, falling to 0 from t = 0.95 on"""
+    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
+    """factor of the noise alone: below 1 for more typical samples"""
 
 
 AnyDiffusion = Annotated[
@@ -177,29 +156,29 @@ class KnownRequest(Body):
         description="replace: known numbers are set after each step, and exact at the end. guided: the velocity of all "
         "numbers is corrected, which costs three network rows and fits the rest better",
     )
-    max_weight: Positive = Field(default=MAX_WEIGHT, description="largest factor of the correction of mode guided")
-    resample: Annotated[int, Field(ge=1, le=MAX_RESAMPLE)] = Field(
-        default=1, description="how often each fixed step is made, with new noise before it is repeated; mode replace"
-    )
+    max_weight: Positive = MAX_WEIGHT
+    """largest factor of the correction of mode guided"""
+    resample: Annotated[int, Field(ge=1, le=MAX_RESAMPLE)] = 1
+    """how often each fixed step is made, with new noise before it is repeated; mode replace"""
 
 
 class Named(Body):
     """The model, named in the body."""
 
-    model: Annotated[str, SINGLE] = Field(min_length=1, max_length=200, description="name of the model")
+    model: Annotated[str, SINGLE] = Field(min_length=1, max_length=200)
+    """name of the model"""
     version: Version = None  # as in `Subject`; here it comes after the model
 
 
 class Drawn(Body):
     """Samples of a seed."""
 
-    num_samples: Annotated[Count, SINGLE] = Field(default=DEFAULT_NUM_SAMPLES, description="number of samples")
-    seed: Annotated[Index | None, SINGLE] = Field(
-        default=None, description="an integer in [0, 2**63); drawn below 2**53 and echoed if omitted"
-    )
-    first_index: Annotated[Index, SINGLE] = Field(
-        default=0, description="index of the first sample in the seed's stream"
-    )
+    num_samples: Annotated[Count, SINGLE] = DEFAULT_NUM_SAMPLES
+    """number of samples"""
+    seed: Annotated[Index | None, SINGLE] = None
+    """an integer in [0, 2**63); drawn below 2**53 and echoed if omitted"""
+    first_index: Annotated[Index, SINGLE] = 0
+    """index of the first sample in the seed's stream"""
 
 
 NoiseScale = Annotated[
@@ -212,69 +191,55 @@ class Subject(Body):
     """Which paths to solve for: the model's version, conditions, guidance and sizes; and how long, and how urgently."""
 
     version: Version = None
-    condition: Annotated[Any, Tensor()] = Field(
-        default=None, description="class label or vector of a conditional model: one for all samples, or a list of them"
-    )
+    condition: Annotated[Any, Tensor()] = None
+    """class label or vector of a conditional model: one for all samples, or a list of them"""
     conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
     negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA), Tensor(named=True)] = None
     shape: Annotated[Any, WithJsonSchema(SHAPE_SCHEMA)] = None
-    guidance: AnyGuidance | None = Field(
-        default=None, description="strength of classifier-free guidance, or its terms, interval, projection and rescale"
-    )
-    timeout_s: Annotated[Positive | None, SINGLE] = Field(
-        default=None, description="time limit in seconds, queueing included"
-    )
-    priority: Annotated[Literal["interactive", "bulk"], SINGLE] = Field(
-        default="interactive", description="bulk yields to interactive requests, which take most of the time"
-    )
+    guidance: AnyGuidance | None = None
+    """strength of classifier-free guidance, or its terms, interval, projection and rescale"""
+    timeout_s: Annotated[Positive | None, SINGLE] = None
+    """time limit in seconds, queueing included"""
+    priority: Annotated[Literal["interactive", "bulk"], SINGLE] = "interactive"
+    """bulk yields to interactive requests, which take most of the time"""
 
 
 class Solving(Subject):
     """How to solve: ``steps`` asks for fixed steps, ``rtol`` / ``atol`` for error control."""
 
     solver: str = Field(default="dopri5", description=SOLVER, json_schema_extra=SOLVER_SCHEMA)
-    steps: Count | None = Field(default=None, description="number of fixed steps")
-    rtol: Positive | None = Field(
-        default=None, description="relative tolerance: the error allowed in a step, as a fraction of the state's size"
-    )
-    atol: Positive | None = Field(
-        default=None, description="absolute tolerance: the error allowed in a step where the state is close to 0"
-    )
+    steps: Count | None = None
+    """number of fixed steps"""
+    rtol: Positive | None = None
+    """relative tolerance: the error allowed in a step, as a fraction of the state's size"""
+    atol: Positive | None = None
+    """absolute tolerance: the error allowed in a step where the state is close to 0"""
     grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA), Tensor(axes=1)] = "uniform"
-    start: str | None = Field(
-        default=None,
-        description="how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)",
-    )
-    diffusion: AnyDiffusion | None = Field(
-        default=None,
-        description="noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale",
-    )
-    error_control: Annotated[str, SINGLE] = Field(
-        default="sample", description="sample: each sample has its own step sizes; batch: all share them"
-    )
-    controller: str | None = Field(
-        default=None, description="rule that turns the error of a step into the size of the next: paper, i or pi"
-    )
-    first_step: Positive | None = Field(
-        default=None, description="size of the first step of error control; automatic by default"
-    )
-    max_step: Positive | None = Field(
-        default=None, description="longest step under error control, in units of t; unbounded by default"
-    )
-    max_nfe: Count = Field(default=10_000, description="maximum velocity evaluations of a sample")
+    start: str | None = None
+    """how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)"""
+    diffusion: AnyDiffusion | None = None
+    """noise of a stochastic solver: an object, or text like flow_grpo(0.7), the schedule with its scale"""
+    error_control: Annotated[str, SINGLE] = "sample"
+    """sample: each sample has its own step sizes; batch: all share them"""
+    controller: str | None = None
+    """rule that turns the error of a step into the size of the next: paper, i or pi"""
+    first_step: Positive | None = None
+    """size of the first step of error control; automatic by default"""
+    max_step: Positive | None = None
+    """longest step under error control, in units of t; unbounded by default"""
+    max_nfe: Count = 10_000
+    """maximum velocity evaluations of a sample"""
 
 
 class BudgetBody(Body):
     """Limits on the cost or error of a request, given instead of a solver; the service chooses one."""
 
-    max_error: Positive | None = Field(
-        default=None,
-        description="endpoint error that 95 % of samples end within, as a share of the spread: 0.01 is 1 %",
-    )
-    max_nfe: Count | None = Field(default=None, description="maximum velocity evaluations of a sample")
-    max_ms: Positive | None = Field(
-        default=None, description="maximum milliseconds of solving at the service's current pace, without queueing"
-    )
+    max_error: Positive | None = None
+    """endpoint error that 95 % of samples end within, as a share of the spread: 0.01 is 1 %"""
+    max_nfe: Count | None = None
+    """maximum velocity evaluations of a sample"""
+    max_ms: Positive | None = None
+    """maximum milliseconds of solving at the service's current pace, without queueing"""
 
     @model_validator(mode="after")
     def _check_any_limit(self) -> Self:
@@ -287,9 +252,8 @@ class SampleRequest(Solving, Drawn, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), SINGLE] = None
-    known: Annotated[KnownRequest | None, Tensor(named=True)] = Field(
-        default=None, description="numbers of the samples that are known: values, mask and mode"
-    )
+    known: Annotated[KnownRequest | None, Tensor(named=True)] = None
+    """numbers of the samples that are known: values, mask and mode"""
     noise_scale: NoiseScale = 1.0
     start_time: Finite | None = Field(
         default=None,
@@ -297,24 +261,22 @@ class SampleRequest(Solving, Drawn, Named):
         "its authors start from there; that of its card if omitted",
     )
     t_span: Annotated[tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), SINGLE] = (
-        Field(default=(0.0, 1.0), description="where to start and end; noise is at 0, data at 1")
+        0.0,
+        1.0,
     )
-    trace: Annotated[Literal["none", "summary", "full"], SINGLE] = Field(
-        default="summary", description="how much to report about the steps"
-    )
-    save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1), SINGLE] = Field(
-        default=None, description="times at which to report the states, too"
-    )
-    log_prob: Annotated[bool, SINGLE] = Field(
-        default=False, description="also report the log-density of each step of each sample, with the solver sde"
-    )
-    decode: bool = Field(default=True, description="turn latent states into data")
-    budget: Annotated[BudgetBody | None, SINGLE] = Field(
-        default=None, description="instead of a solver: the service chooses one"
-    )
-    on_timeout: Annotated[Literal["error", "partial"], SINGLE] = Field(
-        default="error", description="at the time limit: fail, or return the states reached"
-    )
+    """where to start and end; noise is at 0, data at 1"""
+    trace: Annotated[Literal["none", "summary", "full"], SINGLE] = "summary"
+    """how much to report about the steps"""
+    save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1), SINGLE] = None
+    """times at which to report the states, too"""
+    log_prob: Annotated[bool, SINGLE] = False
+    """also report the log-density of each step of each sample, with the solver sde"""
+    decode: bool = True
+    """turn latent states into data"""
+    budget: Annotated[BudgetBody | None, SINGLE] = None
+    """instead of a solver: the service chooses one"""
+    on_timeout: Annotated[Literal["error", "partial"], SINGLE] = "error"
+    """at the time limit: fail, or return the states reached"""
 
     @property
     def saved_times(self) -> int:

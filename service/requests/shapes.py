@@ -52,31 +52,27 @@ def _note_requested(requested: Any, model: ModelVersion, sizes: AxisSizes) -> No
             "shape", f'shape is {shown(requested)}; it must be an object with a size for each axis: {{"T": 344}}'
         )
     for axis, size in requested.items():
+        field = f"shape.{axis[:60]}"
         if axis not in sizes.axes:
             shape = described(model.card.event_shape, model.card.axes)
-            raise invalid(
-                f"shape.{axis[:60]}",
-                f"model {model.name!r} has no free axis {axis[:60]!r}; "
-                + (f"those it has are {', '.join(sizes.axes)}" if sizes.axes else f"its shape is {shape}")
-                + "; leave it out",
-            )
+            axes = f"those it has are {', '.join(sizes.axes)}" if sizes.axes else f"its shape is {shape}"
+            raise invalid(field, f"model {model.name!r} has no free axis {axis[:60]!r}; {axes}; leave it out")
         if type(size) is not int:
-            raise invalid(
-                f"shape.{axis}", f"shape.{axis} is {shown(size)}, expected an integer, {sizes.axes[axis].describe()}"
-            )
-        try:
-            sizes.note(axis, size, "shape")
-        except ShapeError as error:
-            raise invalid(f"shape.{axis}", str(error)) from None
+            allowed = sizes.axes[axis].describe()
+            raise invalid(field, f"shape.{axis} is {shown(size)}, expected an integer, {allowed}")
+        _note(sizes, axis, size, "shape", field)
 
 
 def _note_array(field: str, value: Any, shape: Shape, sizes: AxisSizes) -> None:
     """Note the sizes of an array if its shape fits otherwise; if not, the error is raised where the array is read."""
-    if value is None:
-        return
-    lengths = getattr(value, "shape", None) or outline(value)
-    for axis, size in (matched(shape, lengths[1:]) or {}).items():
-        try:
-            sizes.note(axis, size, field)
-        except ShapeError as error:
-            raise invalid(field, str(error)) from None
+    if value is not None:
+        lengths = getattr(value, "shape", None) or outline(value)
+        for axis, size in (matched(shape, lengths[1:]) or {}).items():
+            _note(sizes, axis, size, field, field)
+
+
+def _note(sizes: AxisSizes, axis: str, size: int, source: str, field: str) -> None:
+    try:
+        sizes.note(axis, size, source)
+    except ShapeError as error:
+        raise invalid(field, str(error)) from None

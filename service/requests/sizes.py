@@ -13,6 +13,7 @@ from service.requests.conditions import CheckedConditions
 from service.requests.known import known_bytes
 from service.requests.schemas import SampleRequest
 from service.responses.arrays import ENCODERS, Encoder
+from service.settings import Settings
 from solvers.plan import Plan
 
 _HEAD = 6_000
@@ -30,24 +31,31 @@ _BYTES_PER_SAVED_STATE = 32  # bytes of memory: the lane and the time of a saved
 _LIKELY_STEPS = 20  # attempted steps of a sample under error control, before any was measured
 
 
-def check_size(request: SampleRequest, max_bytes: int, encoder: Encoder, limit: int) -> None:
+def check_size(field: str, what: str, max_bytes: int, encoder: Encoder, settings: Settings, advice: str) -> None:
     """Refuse a request if the upper bound on its response is over the limit.
+
+    Args:
+        field: at fault.
+        what: the request in words, as in "num_samples = 5".
+        max_bytes: the bound.
+        encoder: the format.
+        settings: the limits.
+        advice: what to do.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
     """
+    limit = settings.max_answer_bytes
     if max_bytes > limit:
-        trace = f" with trace {request.trace!r}" if request.trace == "full" else ""
-        advice = "ask for fewer samples and page with first_index, save and trace less, or lower max_nfe"
         message = (
-            f"num_samples = {request.num_samples}{trace} may take {max_bytes:,} bytes as {encoder.media_type}, "
-            f"over the limit of {limit:,} of this service; {advice}"
+            f"{what} may take {max_bytes:,} bytes as {encoder.media_type}, over the limit of {limit:,} of this "
+            f"service; {advice}"
         )
-        raise invalid("num_samples", message, predicted_bytes=max_bytes, limit_bytes=limit)
+        raise invalid(field, message, predicted_bytes=max_bytes, limit_bytes=limit)
 
 
 def check_arrays_size(
-    member: str, shapes: Sequence[Sequence[int]], dtype: str, plan: Plan, encoder: Encoder, limit: int
+    member: str, shapes: Sequence[Sequence[int]], dtype: str, plan: Plan, encoder: Encoder, settings: Settings
 ) -> int:
     """Refuse a request if the upper bound on its response of arrays is over the limit.
 
@@ -57,7 +65,7 @@ def check_arrays_size(
         dtype: the largest dtype.
         plan: the compiled solver, described in the response.
         encoder: the format.
-        limit: maximum size of a response, in bytes.
+        settings: the limits.
 
     Returns:
         Bytes of memory that the response takes while it is sent.
@@ -67,14 +75,7 @@ def check_arrays_size(
     """
     arrays = sum(encoder.array_bytes(shape, dtype) for shape in shapes)
     predicted = arrays + _head_bytes(plan.settings) + shapes[0][0] * encoder.bytes_per_sample
-    if predicted > limit:
-        raise invalid(
-            member,
-            f"the response may take {predicted:,} bytes as {encoder.media_type}, over the limit of {limit:,} of this "
-            f"service; send or ask for fewer {member}",
-            predicted_bytes=predicted,
-            limit_bytes=limit,
-        )
+    check_size(member, "the response", predicted, encoder, settings, f"send or ask for fewer {member}")
     return predicted if encoder.whole else 0
 
 
@@ -92,9 +93,9 @@ def check_format(request: SampleRequest, model: ModelVersion, encoder: Encoder) 
     except TooManyError as error:
         raise invalid("num_samples", str(error)) from None
     except PictureError as error:
-        others = [media for media, other in ENCODERS.items() if other.check is None]
+        offered = [media for media, other in ENCODERS.items() if other.check is None]
         detail = f"{encoder.media_type} of model {model.name!r}: {error}"
-        raise ProblemError(Kind.NOT_ACCEPTABLE, detail, offered=others) from None
+        raise ProblemError(Kind.NOT_ACCEPTABLE, detail, offered=offered) from None
 
 
 def response_bytes(request: SampleRequest, model: ModelVersion, plan: Plan, encoder: Encoder) -> int:

@@ -70,12 +70,7 @@ def plan_of(
 
 
 def request_plan(
-    request: Solving,
-    model: ModelVersion,
-    t_span: tuple[float, float],
-    settings: Settings,
-    steps: int | None = None,
-    usual: str | None = None,
+    request: Solving, model: ModelVersion, t_span: tuple[float, float], settings: Settings, usual: str | None = None
 ) -> Plan:
     """Return the compiled solver of a request: its text and the separate fields make one `SolverSpec`.
 
@@ -84,46 +79,39 @@ def request_plan(
         model: the requested model.
         t_span: start and end.
         settings: the limits.
-        steps: fixed steps if the request names none.
-        usual: the solver's text if the request names none; None for the service's default.
+        usual: the solver's text if the request names none; None for the default of its field.
 
     Raises:
         ProblemError: 422 if its arguments contradict each other, cannot be met or are over a limit.
     """
     check_limit("steps", request.steps or 0, settings.max_steps)
-    members = tuple((name, _setting(request, name)) for name in _APART if name in request.model_fields_set)
-    solver = request.solver
+    fields = {name: getattr(request, name) for name in _APART if name in request.model_fields_set}
+    if isinstance(request.diffusion, DiffusionRequest):
+        fields["diffusion"] = Diffusion(**request.diffusion.model_dump())
+    solver = usual or request.solver
     if model.card.field.takes_ends:
-        solver, steps = _of_average(request, model, t_span)
-    if usual is not None:
-        solver, steps = usual, None
-    if steps is not None:
-        members += (("steps", steps),)
+        text, steps = _of_average(request, model, t_span)
+        solver = usual or text
+        if steps is not None and usual is None:
+            fields["steps"] = steps
     known = request.known if isinstance(request, SampleRequest) else None
     if known is not None and "resample" in known.model_fields_set:
-        members += (("resample", known.resample),)
+        fields["resample"] = known.resample
     limits = (t_span, settings.max_steps, settings.max_nfe, solvers.tolerance_floor(model.compute))
     arithmetic = (model.dtype, model.plans, model.compute)
     grid = request.grid
     try:
         if isinstance(grid, str) and len(grid) + len(solver) <= SHORT_TEXT:
-            return solvers.compile(_spec(solver, members, *limits), *arithmetic)
+            return solvers.compile(_spec(solver, tuple(fields.items()), *limits), *arithmetic)
         if isinstance(grid, list | np.ndarray):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")
         elif not isinstance(grid, dict | str):
             raise invalid("grid", "grid must be a name, an object with a name and a parameter, or a list of times")
-        if "grid" in request.model_fields_set:
-            members = (*(item for item in members if item[0] != "grid"), ("grid", grid))
-        return solvers.compile(_spec.__wrapped__(solver, members, *limits), *arithmetic)
+        return solvers.compile(_spec.__wrapped__(solver, tuple(fields.items()), *limits), *arithmetic)
     except SolverError as error:
         raise invalid(error.field, f"{error}{_about_plans(error, request, model, settings)}") from None
     except OverflowError:
         raise invalid("grid", "grid has an integer too large for double precision") from None
-
-
-def _setting(request: Solving, name: str) -> Any:
-    value = getattr(request, name)
-    return Diffusion(**value.model_dump()) if isinstance(value, DiffusionRequest) else value
 
 
 def _about_plans(error: SolverError, request: Solving, model: ModelVersion, settings: Settings) -> str:
@@ -202,8 +190,7 @@ def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, floa
         )
     if request.guidance not in (None, 1):
         raise invalid(
-            "guidance",
-            f"guidance was given; {_average(model)}, and guided in training only: leave guidance out",
+            "guidance", f"guidance was given; {_average(model)}, and guided in training only: leave guidance out"
         )
     kind = model.card.field
     text = request.solver if "solver" in request.model_fields_set else str(kind.solver)
@@ -300,22 +287,6 @@ def check_transitions(plan: Plan) -> None:
         )
     if not isinstance(noise, Diffusion) or noise.scale == 0 or noise.temperature == 0:
         raise invalid("log_prob", f"log_prob: steps of {spec} have no noise, and so no density; use sde, with noise")
-
-
-def refuse_stochastic(plan: Plan, does: str) -> None:
-    """Refuse operations that follow the ODE.
-
-    Args:
-        plan: the compiled solver.
-        does: the operation, as in "diagnose follows".
-
-    Raises:
-        ProblemError: 422 for a stochastic solver.
-    """
-    if plan.spec.noisy:
-        raise invalid(
-            "solver", f"solver is {plan.spec}, which is stochastic; {does} the ODE: use a solver without noise"
-        )
 
 
 def times_of(request: Solving, name: str, plan: Plan) -> NDArray[np.float64]:

@@ -36,21 +36,27 @@ def tensor_fields(body: type[BaseModel]) -> dict[str, Tensor]:
     return {name: own[0] for name, own in marks.items() if own}
 
 
-def checked(array: NDArray[Any], name: str, what: str, mark: Tensor) -> NDArray[Any]:
-    """Return an array in native byte order, unsigned integers of 64 bits as signed ones.
+def put(content: dict[str, Any], body: type[BaseModel], place: str, array: NDArray[Any], what: str) -> bool:
+    """Put an array among the members of a request; return whether the body has the field.
+
+    It gets native byte order, and unsigned integers of 64 bits become signed ones.
 
     Args:
+        content: gets the member.
+        body: the type of the request.
+        place: a field, or a field and a name, as in "conditions.text".
         array: as it was sent.
-        name: the field, for the error.
         what: the array in words, as in "the npz entry 'x0'".
-        mark: of the field.
 
     Raises:
         ProblemError: 422 for other types than booleans, integers and floating-point numbers of up to 64 bits, for an
             integer over 2^63 - 1, for another number of axes; for booleans and numbers that are not finite, too, unless
             the model says what the field may hold.
     """
-    kind = array.dtype.kind
+    field, point, key = place.partition(".")
+    mark, name, kind = tensor_fields(body).get(field), short(place), array.dtype.kind
+    if mark is None or bool(point and key) != mark.named:
+        return False
     if kind not in "biuf" or array.dtype.itemsize > 8:
         raise invalid(name, f"{what} is {array.dtype}; it must hold numbers of up to 64 bits, or booleans")
     if mark.axes is not None and array.ndim != mark.axes:
@@ -61,36 +67,13 @@ def checked(array: NDArray[Any], name: str, what: str, mark: Tensor) -> NDArray[
             raise invalid(name, f"{what} holds {array.max()}; integers must be below 2**63")
         array = array.view(np.int64)
     if mark.named:
-        return array
+        content.setdefault(field, {})[key] = array
+        return True
     if kind == "b":
         raise invalid(name, f"{what} holds booleans; it must hold numbers")
     if kind == "f" and not np.isfinite(array).all():
         raise invalid(name, f"{what} holds a number that is not finite")
-    return array
-
-
-def put(content: dict[str, Any], body: type[BaseModel], place: str, array: NDArray[Any], what: str) -> bool:
-    """Put an array among the members of a request; return whether the body has the field.
-
-    Args:
-        content: gets the member.
-        body: the type of the request.
-        place: a field, or a field and a name, as in "conditions.text".
-        array: as it was sent.
-        what: the array in words.
-
-    Raises:
-        ProblemError: 422 as in `checked`.
-    """
-    field, point, key = place.partition(".")
-    mark = tensor_fields(body).get(field)
-    if mark is None or bool(point and key) != mark.named:
-        return False
-    value = checked(array, short(place), what, mark)
-    if mark.named:
-        content.setdefault(field, {})[key] = value
-    else:
-        content[field] = value
+    content[field] = array
     return True
 
 

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -55,6 +56,7 @@ class Validated:
     constant: dict[str, Any] = field(default_factory=dict)
 
 
+_LESS = "ask for fewer samples and page with first_index, save and trace less, or lower max_nfe"
 _MANY = "ask for fewer at a time, with first_index for the next; iter_samples and bulk of the Python client do so"
 
 
@@ -82,14 +84,13 @@ def validate_sample(
     """
     if request.first_index:
         check_indices(request)
-    earlier = None if kind is None else kind.needs(model, encoder)
-    if earlier is None:
+    needs = None if kind is None else kind.needs
+    plan = None if needs is None or needs.model() is not model or needs.encoder is not encoder else needs.plan()
+    if needs is None or plan is None:
         request, sized_model, plan, needs = _needed(request, model, settings, encoder)
         if kind is not None and sized_model is model:
-            kind.learn(model, plan, needs)
+            kind.needs = needs
         model = sized_model
-    else:
-        plan, needs = earlier
     n = request.num_samples
     if request.first_index and plan.batch:
         raise invalid(
@@ -111,7 +112,7 @@ def validate_sample(
         first_index=request.first_index,
         noise_scale=request.noise_scale,
         start_time=needs.start_time,
-        x0=None if request.x0 is None else start_of(request.x0, n, model),
+        x0=None if request.x0 is None else to_array(request.x0, (n, *model.event_shape), model.dtype),
         save_at=needs.save_at,
         known=None if request.known is None else known_of(request.known, n, model, request.decode),
         operation=SAMPLE if request.known is None or request.known.mode == "replace" else GUIDED,
@@ -132,7 +133,6 @@ def _needed(
     """
     check_limit("num_samples", request.num_samples, settings.max_samples, advice=_MANY)
     check_limit("save_at", request.saved_times, settings.max_saved, " times")
-    check_indices(request)
     t_span = span_of(request, model)
     if t_span[0] != 0 and request.x0 is None and request.start_time is None:
         raise invalid(
@@ -149,9 +149,10 @@ def _needed(
     if request.known is not None:
         check_known(request.known, request, model, plan, checked)
     max_bytes = response_bytes(request, model, plan, encoder)
-    check_size(request, max_bytes, encoder, settings.max_answer_bytes)
+    trace = " with trace 'full'" if request.trace == "full" else ""
+    check_size("num_samples", f"num_samples = {request.num_samples}{trace}", max_bytes, encoder, settings, _LESS)
     memory = memory_bytes(request, model, plan, encoder, max_bytes, checked)
-    needs = Needs(encoder, checked, choice, save_at, max_bytes, memory, request.start_time)
+    needs = Needs(ref(model), ref(plan), encoder, checked, choice, save_at, max_bytes, memory, request.start_time)
     return request, model, plan, needs
 
 
@@ -169,7 +170,7 @@ def job_of(
     deadline: float,
     trace: str = "none",
     lanes_of: NDArray[np.int64] | None = None,
-    **others: Any,
+    **fields: Any,
 ) -> Job:
     """Return the job of a checked request; it reserves memory for attempted steps beyond those that `hold` expects.
 
@@ -181,10 +182,9 @@ def job_of(
         checked: the conditions and guidance of its samples.
         lanes_of: (lanes,) index of the sample that gives each lane its conditions; None if lane i is sample i.
         num_samples, deadline, trace: see `Job`.
-        others: other fields of `Job`.
+        fields: other fields of `Job`.
     """
-    conditions = None if checked.values is None else checked.conditions()
-    negative = None if checked.negative is None else checked.negatives()
+    conditions, negative, own = (None, None, ()) if checked.values is None else checked.tensors()
     return Job(
         model=model.name,
         version=model.version,
@@ -193,13 +193,13 @@ def job_of(
         conditions=conditions if lanes_of is None else repeated(conditions, lanes_of),
         guidance=checked.guidance,
         negative=negative if lanes_of is None else repeated(negative, lanes_of),
-        own=checked.owned(),
+        own=own,
         sizes=model.sizes,
         deadline=deadline,
         trace=trace,
         priority=_PRIORITIES[request.priority],
         on_logged=logged_beyond(hold, num_samples * kept_steps(plan, trace)),
-        **others,
+        **fields,
     )
 
 
@@ -250,12 +250,3 @@ def to_array(
     if not tensor.isfinite().all():
         raise invalid(name, f"{name} holds a number that is not finite in {kind}")
     return tensor
-
-
-def start_of(x0: Any, num_samples: int, model: ModelVersion) -> torch.Tensor | None:
-    """Return start states as a tensor (num_samples, *event_shape) in the model's dtype; None if none are given.
-
-    Raises:
-        ProblemError: 422 for another shape, or for numbers that are not finite in that dtype.
-    """
-    return None if x0 is None else to_array(x0, (num_samples, *model.event_shape), model.dtype)

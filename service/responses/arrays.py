@@ -200,12 +200,12 @@ def _npz(response: ArrayResponse) -> Pieces:
 
 def _without_arrays(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members that are not arrays; an object of arrays only is left out."""
-    kept: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in document.items():
-        rest = _without_arrays(value) if isinstance(value, dict) else value
-        if not isinstance(rest, np.ndarray) and (rest != {} or value == {}):
-            kept[name] = rest
-    return kept
+        member = _without_arrays(value) if isinstance(value, dict) else value
+        if not isinstance(member, np.ndarray) and (member != {} or value == {}):
+            members[name] = member
+    return members
 
 
 def _add(archive: zipfile.ZipFile, name: str, array: Array) -> None:
@@ -256,16 +256,7 @@ ENCODERS: dict[str, Encoder] = {
         Encoder(NPZ, _npz, BINARY_BYTES, 40, 200, whole=True),
         Encoder("application/x-npy", _npy, BINARY_BYTES, 0, 0, bare=True),
         Encoder(
-            "image/png",
-            _png,
-            BINARY_BYTES,
-            0,
-            0,
-            pictures.check,
-            pictures.max_bytes,
-            slow=True,
-            whole=True,
-            bare=True,
+            "image/png", _png, BINARY_BYTES, 0, 0, pictures.check, pictures.max_bytes, slow=True, whole=True, bare=True
         ),
     )
 }

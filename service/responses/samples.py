@@ -18,7 +18,7 @@ from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.replay import asked_of, digest_of, environment_of
 from service.responses.arrays import Array, ArrayResponse
-from service.responses.solved import Floats, Rows, Solved, closed, latency, outcome, written_as
+from service.responses.solved import Floats, Rows, Solved, closed, described, latency, outcome, written_as
 from solvers.draws import SCHEME as STEP_NOISE
 from solvers.plan import Plan
 from solvers.stochastic import Diffusion, transition_log_prob
@@ -58,14 +58,7 @@ class TraceBody(TypedDict):
     quantiles: NotRequired[Annotated[dict[str, list[float]], written_as(dict[str, list[float | None]])]]
 
 
-class _Steps(TypedDict):
-    saved: NotRequired[Saved]
-    log_prob: NotRequired[
-        Annotated[Rows, Field(description="log-density in nats of each step of each sample; null if not made")]
-    ]
-    trace: NotRequired[TraceBody]
-
-
+@described
 @closed
 class ChosenSolver(TypedDict):
     """The service's choice of a solver: the budget, the solver, its promise, and the reason."""
@@ -74,21 +67,26 @@ class ChosenSolver(TypedDict):
     max_nfe: NotRequired[int]
     max_ms: NotRequired[float]
     solver: str
-    nfe: Annotated[int, Field(description="velocity evaluations of the slowest sample of those measured")]
-    measured_nfe: Annotated[float, Field(description="mean velocity evaluations of a sample of those measured")]
-    promised_error: Annotated[
-        float,
-        Field(description="upper end of the interval of p95: 95 % of samples end within it, as a share of the spread"),
-    ]
-    promised_distance: Annotated[float, Field(description="the same in units of the model's own coordinates")]
-    p95: Annotated[float, Field(description="p95 of the endpoint error as measured")]
-    p95_low: Annotated[float, Field(description="lower end of its interval")]
-    samples: Annotated[int, Field(description="number of samples that this rests on")]
-    stored: Annotated[bool, Field(description="whether it was measured beforehand, rather than now")]
-    own_conditions: Annotated[bool, Field(description="whether it was measured with the conditions of this request")]
-    predicted_ms: NotRequired[
-        Annotated[float, Field(description="milliseconds of solving at the current pace, without queueing")]
-    ]
+    nfe: int
+    """velocity evaluations of the slowest sample of those measured"""
+    measured_nfe: float
+    """mean velocity evaluations of a sample of those measured"""
+    promised_error: float
+    """upper end of the interval of p95: 95 % of samples end within it, as a share of the spread"""
+    promised_distance: float
+    """the same in units of the model's own coordinates"""
+    p95: float
+    """p95 of the endpoint error as measured"""
+    p95_low: float
+    """lower end of its interval"""
+    samples: int
+    """number of samples that this rests on"""
+    stored: bool
+    """whether it was measured beforehand, rather than now"""
+    own_conditions: bool
+    """whether it was measured with the conditions of this request"""
+    predicted_ms: NotRequired[float]
+    """milliseconds of solving at the current pace, without queueing"""
     reason: str
 
 
@@ -99,55 +97,55 @@ _CLASS = (
 _Class = TypedDict("_Class", {"class": NotRequired[Annotated[Any, Field(description=_CLASS)]]})
 
 
+@described
+@closed
 class KnownBody(TypedDict):
     """How known values were taken."""
 
     mode: Literal["replace", "guided"]
-    values: Annotated[
-        Literal["data", "states"],
-        Field(description="`states` without decode, or with a decoder each of whose numbers depends on several"),
-    ]
+    values: Literal["data", "states"]
+    """`states` without decode, or with a decoder each of whose numbers depends on several"""
 
 
+@described
+@closed
 class NamedColumn(TypedDict):
     """One column of samples that are rows."""
 
     name: str
-    kind: Annotated[
-        Literal["number", "whole", "yes-no"], Field(description="`yes-no` is 0 or 1; `whole` has no fractions")
-    ]
+    kind: Literal["number", "whole", "yes-no"]
+    """`yes-no` is 0 or 1; `whole` has no fractions"""
     unit: NotRequired[str]
-    decimals: NotRequired[Annotated[int, Field(description="decimal places of the data; samples have more")]]
+    decimals: NotRequired[int]
+    """decimal places of the data; samples have more"""
 
 
-class _Columns(TypedDict):
-    columns: NotRequired[
-        Annotated[
-            list[NamedColumn],
-            Field(description="only for rows with named columns: what is known of each number of a sample"),
-        ]
-    ]
-
-
+@described
 @closed
-class SampleResponse(Solved, _Class, _Columns, _Steps):
+class SampleResponse(Solved, _Class):
     """Response of ``POST /v1/sample``. A sample that is not finite is a null row."""
 
+    saved: NotRequired[Saved]
+    log_prob: NotRequired[Rows]
+    """log-density in nats of each step of each sample; null if not made"""
+    trace: NotRequired[TraceBody]
+    columns: NotRequired[list[NamedColumn]]
+    """only for rows with named columns: what is known of each number of a sample"""
     seed: int
     first_index: int
-    noise_scale: NotRequired[Annotated[float, Field(description="factor of the starting noise, if it is not 1")]]
-    known_values: NotRequired[Annotated[KnownBody, Field(description="only if the request had known values")]]
+    noise_scale: NotRequired[float]
+    """factor of the starting noise, if it is not 1"""
+    known_values: NotRequired[KnownBody]
+    """only if the request had known values"""
     noise: str
-    step_noise: NotRequired[Annotated[str, Field(description="only of a stochastic solver: the scheme of its noise")]]
-    path: Annotated[
-        str,
-        written_as(Literal["fused", "onnx", "eager"]),
-        Field(description="how the network was evaluated, as in /v1/models"),
-    ]
-    budget: NotRequired[
-        Annotated[Mapping[str, Any], written_as(ChosenSolver), Field(description="only if the request had a budget")]
-    ]
-    digest: Annotated[str, Field(description="SHA-256 of the samples' bytes, as in npz")]
+    step_noise: NotRequired[str]
+    """only of a stochastic solver: the scheme of its noise"""
+    path: Annotated[str, written_as(Literal["fused", "onnx", "eager"])]
+    """how the network was evaluated, as in /v1/models"""
+    budget: NotRequired[Annotated[Mapping[str, Any], written_as(ChosenSolver)]]
+    """only if the request had a budget"""
+    digest: str
+    """SHA-256 of the samples' bytes, as in npz"""
     request: Annotated[
         dict[str, Any],
         Field(
@@ -155,7 +153,8 @@ class SampleResponse(Solved, _Class, _Columns, _Steps):
             "conditions by name as hashes"
         ),
     ]
-    environment: Annotated[Mapping[str, str], Field(description="versions, device and machine that the bits depend on")]
+    environment: Mapping[str, str]
+    """versions, device and machine that the bits depend on"""
     samples: Rows
 
 
@@ -193,10 +192,17 @@ def sample_response(
     else:
         document["fallback_from"] = http.fallback_from
     if result.saved is not None and job.save_at is not None:
-        arrays["saved"] = saved = saved_of(model, result, decode)
+        if result.saved_data is None:
+            saved = saved_to_data(result.saved, decoder_of(model, decode))
+        else:
+            saved = result.saved_data.numpy()
+        arrays["saved"] = saved
         document["saved"] = {"t": job.save_at.tolist(), "states": saved}
     if job.log_prob:
-        arrays["log_prob"] = document["log_prob"] = _transitions(job, result)
+        times, diffusion, width = job.plan.times, job.plan.spec.diffusion, result.x[0].numel()
+        assert times is not None and isinstance(diffusion, Diffusion)  # noqa: S101, PT018  (the validation has checked)
+        density = transition_log_prob(times, diffusion, job.seed, job.first_index, result.t, width)  # (n, steps)
+        arrays["log_prob"] = document["log_prob"] = density
     trace = view(job.trace, job.plan, result.trace)
     if trace is not None:
         for name in COLUMNS:
@@ -208,6 +214,11 @@ def sample_response(
 
 def _constant(http: Context, model: ModelVersion, job: Job, decode: bool, choice: Choice | None) -> SampleResponse:
     """Return a response in which all members that differ among requests alike are only in their places."""
+    columns = model.card.decoder.columns if decode else None
+    known: KnownBody = {
+        "mode": "guided" if job.operation.pulled else "replace",
+        "values": "data" if decode and model.numberwise else "states",
+    }
     return {
         "model": model.name,
         "version": model.version,
@@ -217,14 +228,14 @@ def _constant(http: Context, model: ModelVersion, job: Job, decode: bool, choice
         "first_index": 0,
         **({} if job.noise_scale == 1 else {"noise_scale": job.noise_scale}),
         "deterministic": model.deterministic,
-        **({} if job.known is None else {"known_values": _known_of(model, job, decode)}),
+        **({} if job.known is None else {"known_values": known}),
         "noise": model.card.noise_scheme,
         **({"step_noise": STEP_NOISE} if job.plan.spec.method.stochastic else {}),
         "path": model.path,
         "solver": job.plan.settings,
         **({} if choice is None else {"budget": choice.document()}),
         **_class_of(model, job),
-        **_columns_of(model, decode),
+        **({"columns": [cast("NamedColumn", column.described()) for column in columns]} if columns else {}),
         "shape": [],
         "nfe": 0,
         "nfe_per_sample": {"min": 0, "mean": 0.0, "max": 0},
@@ -237,27 +248,6 @@ def _constant(http: Context, model: ModelVersion, job: Job, decode: bool, choice
         "samples": _NONE,
         "latency": {"queue_s": 0.0, "solve_s": 0.0, "network_s": 0.0, "encode_s": 0.0, "total_s": 0.0},
     }
-
-
-def _known_of(model: ModelVersion, job: Job, decode: bool) -> KnownBody:
-    return {
-        "mode": "guided" if job.operation.pulled else "replace",
-        "values": "data" if decode and model.numberwise else "states",
-    }
-
-
-def _transitions(job: Job, result: JobResult) -> NDArray[np.float64]:
-    """Return the log-densities of the steps (n, steps); their noise is made anew, as it has random access."""
-    times, diffusion = job.plan.times, job.plan.spec.diffusion
-    assert times is not None and isinstance(diffusion, Diffusion)  # noqa: S101, PT018  (the validation has checked)
-    width = result.x[0].numel()
-    return transition_log_prob(times, diffusion, job.seed, job.first_index, result.t, width)
-
-
-def _columns_of(model: ModelVersion, decode: bool) -> _Columns:
-    """Return the member `columns`, for decoded rows whose columns the card describes."""
-    columns = model.card.decoder.columns if decode else None
-    return {"columns": [cast("NamedColumn", column.described()) for column in columns]} if columns else {}
 
 
 def _class_of(model: ModelVersion, job: Job) -> _Class:
@@ -281,14 +271,6 @@ def decoder_of(model: ModelVersion, decode: bool) -> Decode | None:
 def samples_of(model: ModelVersion, result: JobResult, decode: bool) -> Array:
     """Return the samples of a result (n, *shape), as data or as states."""
     return to_data(result.x, decoder_of(model, decode)) if result.data is None else result.data.numpy()
-
-
-def saved_of(model: ModelVersion, result: JobResult, decode: bool) -> Array:
-    """Return the saved states of a result (n, m, *shape), as data or as states."""
-    if result.saved_data is not None:
-        return result.saved_data.numpy()
-    assert result.saved is not None  # noqa: S101  (the caller has checked)
-    return saved_to_data(result.saved, decoder_of(model, decode))
 
 
 def to_data(x: torch.Tensor, decode: Decode | None) -> Array:
@@ -336,20 +318,15 @@ def view(level: str, plan: Plan, trace: StepTrace) -> TraceBody | None:
         return _columns(trace)
     if plan.times is not None:
         return _grid(plan)
-    first = trace.sample == 0
-    taken = trace.accepted
-    quantiles = _quantiles(trace.t[taken], np.abs(trace.h[taken]), plan.t_span)
-    return {**_columns(trace, first), "quantiles": quantiles}
+    taken, (edges, centres) = trace.accepted, _bins(plan.t_span)
+    bands = zip(QUANTILES, quantiles_by_bin(trace.t[taken], np.abs(trace.h[taken]), edges, _SHARES), strict=True)
+    quantiles = {"t": centres.tolist(), **{name: values.tolist() for name, values in bands}}
+    return {**_columns(trace, trace.sample == 0), "quantiles": quantiles}
 
 
 def _columns(trace: StepTrace, rows: Any = slice(None)) -> TraceBody:
-    return {
-        "sample": trace.sample[rows],
-        "t": trace.t[rows],
-        "h": trace.h[rows],
-        "error": trace.error[rows],
-        "accepted": trace.accepted[rows],
-    }
+    columns: Any = {name: getattr(trace, name)[rows] for name in COLUMNS}
+    return columns
 
 
 def _grid(plan: Plan) -> TraceBody:
@@ -368,13 +345,6 @@ def _grid(plan: Plan) -> TraceBody:
         "accepted": np.ones(steps, dtype=bool),
     }
     return _GRIDS.setdefault(plan, grid)
-
-
-def _quantiles(t: NDArray[np.float64], h: NDArray[np.float64], t_span: tuple[float, float]) -> dict[str, list[float]]:
-    """Quantiles of h in each bin of t."""
-    edges, centres = _bins(t_span)
-    rows = zip(QUANTILES, quantiles_by_bin(t, h, edges, _SHARES), strict=True)
-    return {"t": centres.tolist(), **{name: values.tolist() for name, values in rows}}
 
 
 @lru_cache(maxsize=64)

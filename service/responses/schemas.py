@@ -1,9 +1,11 @@
 """Schemas of responses that no job is solved for, as typed dictionaries; see `solved`."""
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, with_config
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
+
+from service.responses.solved import described
 
 
 class Fault(TypedDict):
@@ -13,6 +15,7 @@ class Fault(TypedDict):
     message: str
 
 
+@described
 @with_config(ConfigDict(extra="allow"))
 class ProblemBody(TypedDict):
     """An error response (RFC 9457, ``application/problem+json``)."""
@@ -22,87 +25,55 @@ class ProblemBody(TypedDict):
     status: int
     detail: str
     request_id: str
-    errors: NotRequired[Annotated[list[Fault] | None, Field(description="the fields at fault, the first 20")]]
-    more_errors: NotRequired[Annotated[int | None, Field(description="number of faults that are not listed")]]
+    errors: NotRequired[list[Fault] | None]
+    """the fields at fault, the first 20"""
+    more_errors: NotRequired[int | None]
+    """number of faults that are not listed"""
 
 
+@described
 class Sampling(TypedDict):
     """How a model is sampled if a request does not say."""
 
-    solver: Annotated[str, Field(description="the solver with its steps or tolerance and grid, as text")]
-    scheduler: NotRequired[
-        Annotated[
-            dict[str, Any] | None,
-            Field(description="how the grid follows from the number of steps and the size of a state, where it does"),
-        ]
-    ]
+    solver: str
+    """the solver with its steps or tolerance and grid, as text"""
+    scheduler: NotRequired[dict[str, Any] | None]
+    """how the grid follows from the number of steps and the size of a state, where it does"""
 
 
-class AxisBounds(TypedDict):
-    """The sizes that a free axis may have."""
-
-    min: int
-    max: int
-    multiple: int
-
-
+@described
 class ModelSummary(TypedDict):
     """One line of ``GET /v1/models``."""
 
     name: str
     status: Literal["served", "loading", "unavailable"]
-    fallback_from: NotRequired[
-        Annotated[
-            int | None,
-            Field(description="the version that should answer but cannot be loaded; an older one answers instead"),
-        ]
-    ]
-    loaded: Annotated[bool, Field(description="whether it is in memory; otherwise a request loads it")]
+    fallback_from: NotRequired[int | None]
+    """the version that should answer but cannot be loaded; an older one answers instead"""
+    loaded: bool
+    """whether it is in memory; otherwise a request loads it"""
     version: int | None
     dtype: str | None
-    event_shape: Annotated[list[int | str] | None, Field(description="shape of a state; a name is a free axis")]
-    data_shape: Annotated[list[int | str] | None, Field(description="shape of a sample in responses")]
-    axes: NotRequired[
-        Annotated[
-            dict[str, AxisBounds] | None,
-            Field(description="the sizes that free axes of samples and conditions may have, by name"),
-        ]
-    ]
+    event_shape: list[int | str] | None
+    """shape of a state; a name is a free axis"""
+    data_shape: list[int | str] | None
+    """shape of a sample in responses"""
+    axes: NotRequired[dict[str, dict[str, int]] | None]
+    """min, max and multiple of the sizes of free axes of samples and conditions, by name"""
     deterministic: bool | None
-    path: Annotated[
-        Literal["fused", "onnx", "eager"] | None,
-        Field(description="how the network is evaluated: by one compiled call, by onnxruntime, or by the torch module"),
-    ]
-    compute: NotRequired[
-        Annotated[
-            Literal["float32", "float64", "bfloat16", "float16"] | None,
-            Field(description="precision of the network's own arithmetic; states have that of `dtype`"),
-        ]
-    ]
-    field: Annotated[
-        Literal["velocity", "average_velocity"] | None,
-        Field(description="what the network returns; one of average velocity takes euler steps only, 1 by default"),
-    ]
-    sampling: NotRequired[
-        Annotated[
-            Sampling | None,
-            Field(description="how it is sampled if a request names no solver; null for the service's default"),
-        ]
-    ]
-    conditions: NotRequired[
-        Annotated[
-            dict[str, Any],
-            Field(
-                description="conditions of requests, by name: dtype, shape, null, ...; `condition` if it has no name"
-            ),
-        ]
-    ]
-    tuned: NotRequired[
-        Annotated[list[str], Field(description="solvers tuned for this model, as text: tuned-6, ab4-9/tuned")]
-    ]
-    tuned_fault: NotRequired[
-        Annotated[str, Field(description="why existing tuned plans cannot be used; otherwise empty")]
-    ]
+    path: Literal["fused", "onnx", "eager"] | None
+    """how the network is evaluated: by one compiled call, by onnxruntime, or by the torch module"""
+    compute: NotRequired[Literal["float32", "float64", "bfloat16", "float16"] | None]
+    """precision of the network's own arithmetic; states have that of `dtype`"""
+    field: Literal["velocity", "average_velocity"] | None
+    """what the network returns; one of average velocity takes euler steps only, 1 by default"""
+    sampling: NotRequired[Sampling | None]
+    """how it is sampled if a request names no solver; null for the service's default"""
+    conditions: NotRequired[dict[str, Any]]
+    """conditions of requests, by name: dtype, shape, null, ...; `condition` if it has no name"""
+    tuned: NotRequired[list[str]]
+    """solvers tuned for this model, as text: tuned-6, ab4-9/tuned"""
+    tuned_fault: NotRequired[str]
+    """why existing tuned plans cannot be used; otherwise empty"""
 
 
 class PassedOver(TypedDict):
@@ -112,56 +83,67 @@ class PassedOver(TypedDict):
     reason: str
 
 
+@described
 class Training(TypedDict):
     """A model that is being trained into the repository."""
 
     name: str
-    left_s: Annotated[float | None, Field(description="seconds that the training will take; null if not yet known")]
+    left_s: float | None
+    """seconds that the training will take; null if not yet known"""
 
 
+@described
 class ModelListBody(TypedDict):
     """Response of ``GET /v1/models``."""
 
     models: list[ModelSummary]
-    training: Annotated[list[Training], Field(description="models being trained now; they are served when done")]
-    passed_over: Annotated[
-        list[PassedOver], Field(description="entries of the repository that are not models, the first 50")
-    ]
-    more_passed_over: Annotated[int, Field(description="number of entries that are not listed")]
+    training: list[Training]
+    """models being trained now; they are served when done"""
+    passed_over: list[PassedOver]
+    """entries of the repository that are not models, the first 50"""
+    more_passed_over: int
+    """number of entries that are not listed"""
 
 
+@described
 class ModelBody(TypedDict):
     """Response of ``GET /v1/models/{name}``: served versions with their cards, and why others are unavailable."""
 
     name: str
     status: Literal["served", "loading", "unavailable"]
     serving: int | None
-    fallback_from: NotRequired[
-        Annotated[
-            int | None,
-            Field(description="the version that should answer but cannot be loaded; an older one answers instead"),
-        ]
-    ]
+    fallback_from: NotRequired[int | None]
+    """the version that should answer but cannot be loaded; an older one answers instead"""
     versions: list[int]
     served: list[dict[str, Any]]
     unavailable: list[dict[str, Any]]
 
 
+@described
 class PointBody(TypedDict):
     """A measured solver; endpoint errors are shares of the spread."""
 
     solver: str
-    nfe: Annotated[float, Field(description="mean velocity evaluations of a sample")]
-    nfe_most: Annotated[int, Field(description="velocity evaluations of the slowest sample: its cost")]
-    p50: Annotated[float, Field(description="median endpoint error")]
-    p95: Annotated[float, Field(description="endpoint error that 95 % of the measured samples end within")]
-    p95_low: Annotated[float, Field(description="lower end of the interval of p95, with 99 % confidence")]
-    p95_high: Annotated[float, Field(description="upper end, with 99 % confidence: what is promised and ranked")]
-    worst: Annotated[float, Field(description="largest endpoint error of the samples that reached the end")]
+    nfe: float
+    """mean velocity evaluations of a sample"""
+    nfe_most: int
+    """velocity evaluations of the slowest sample: its cost"""
+    p50: float
+    """median endpoint error"""
+    p95: float
+    """endpoint error that 95 % of the measured samples end within"""
+    p95_low: float
+    """lower end of the interval of p95, with 99 % confidence"""
+    p95_high: float
+    """upper end, with 99 % confidence: what is promised and ranked"""
+    worst: float
+    """largest endpoint error of the samples that reached the end"""
     failed: int
-    best: Annotated[bool, Field(description="whether no other solver is both cheaper and more accurate")]
+    best: bool
+    """whether no other solver is both cheaper and more accurate"""
 
 
+@described
 class CurveBody(TypedDict):
     """The solvers measured with one guidance; null for none."""
 
@@ -169,28 +151,33 @@ class CurveBody(TypedDict):
     samples: int
     seed: int
     spread: float
-    complete: Annotated[bool, Field(description="whether every candidate was measured within the time limit")]
+    complete: bool
+    """whether every candidate was measured within the time limit"""
     points: list[PointBody]
 
 
+@described
 class FrontierBody(TypedDict):
     """Response of ``GET /v1/models/{name}/frontier``."""
 
     model: str
     version: int
     checkpoint: str
-    reference: Annotated[str, Field(description="the solution used as the exact one")]
+    reference: str
+    """the solution used as the exact one"""
     conditions: str
     curves: list[CurveBody]
 
 
+@described
 class Reloaded(TypedDict):
     """Response of ``POST /v1/models:reload``: what changed."""
 
     loaded: list[dict[str, Any]]
     unloaded: list[dict[str, Any]]
     refused: list[dict[str, Any]]
-    models: Annotated[dict[str, int], Field(description="the models that answer now, each with its version")]
+    models: dict[str, int]
+    """the models that answer now, each with its version"""
 
 
 class Unloaded(TypedDict):
@@ -200,60 +187,57 @@ class Unloaded(TypedDict):
     unloaded: list[int]
 
 
-class Alive(TypedDict):
-    """Response of ``GET /livez``."""
-
-    status: Literal["alive"]
-
-
+@described
 class Ready(TypedDict):
     """Response of ``GET /readyz``: the device, and the models with the version that answers now."""
 
     status: Literal["ready"]
     device: str
     models: dict[str, int]
-    unavailable: Annotated[dict[str, Any], Field(description="models that cannot be served, and why")]
+    unavailable: dict[str, Any]
+    """models that cannot be served, and why"""
 
 
-class TickSeconds(TypedDict):
-    """Seconds of a network call, including the work around it."""
-
-    rows: float
-    seconds: float
-
-
+@described
 class ModelLoad(TypedDict):
     """The work left for one operation of a loaded model version."""
 
     model: str
     version: int
     operation: str
-    interactive: Annotated[
-        float, Field(description="network rows that interactive requests still need, over all calls")
-    ]
-    bulk: Annotated[float, Field(description="the same for bulk requests")]
-    budget: Annotated[int, Field(description="maximum rows of one network call")]
-    tick_s: Annotated[list[TickSeconds], Field(description="seconds by rows, as measured recently")]
+    interactive: float
+    """network rows that interactive requests still need, over all calls"""
+    bulk: float
+    """the same for bulk requests"""
+    budget: int
+    """maximum rows of one network call"""
+    tick_s: list[dict[str, float]]
+    """`seconds` of a network call, with the work around it, by `rows`, as measured recently"""
 
 
+@described
 class Load(TypedDict):
     """Response of ``GET /v1/load``: how much work is left."""
 
-    accepts: Annotated[
-        bool, Field(description="whether requests are accepted: the service has started and is not draining")
-    ]
-    jobs: Annotated[int, Field(description="requests waiting or running")]
-    work: Annotated[float, Field(description="network rows that they still need, over all calls")]
-    seconds: Annotated[float, Field(description="about how many seconds all of them take together")]
+    accepts: bool
+    """whether requests are accepted: the service has started and is not draining"""
+    jobs: int
+    """requests waiting or running"""
+    work: float
+    """network rows that they still need, over all calls"""
+    seconds: float
+    """about how many seconds all of them take together"""
     models: list[ModelLoad]
 
 
+@described
 class SolverList(TypedDict):
     """Response of ``GET /v1/solvers``: each entry of the catalogue, and what solvers can be given."""
 
     solvers: list[dict[str, Any]]
-    settings: Annotated[dict[str, Any], Field(description="the settings of solvers in requests, by name")]
-    fields: Annotated[dict[str, Any], Field(description="other numbers that a request for samples may have, by name")]
-    grids: Annotated[
-        dict[str, Any], Field(description="the grids of fixed steps by name: formula, source and parameters")
-    ]
+    settings: dict[str, Any]
+    """the settings of solvers in requests, by name"""
+    fields: dict[str, Any]
+    """other numbers that a request for samples may have, by name"""
+    grids: dict[str, Any]
+    """the grids of fixed steps by name: formula, source and parameters"""

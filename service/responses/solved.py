@@ -4,8 +4,13 @@ Schemas are typed dictionaries: the OpenAPI description is made of them, and the
 them, at no cost while the service runs.
 """
 
+import ast
+import inspect
+import sys
 from collections.abc import Callable
-from typing import Annotated, Any, NotRequired
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, NotRequired, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict, Field, GetPydanticSchema, with_config
@@ -22,6 +27,27 @@ SUCCESS = Status.SUCCESS.value
 closed: Callable[[type], Any] = with_config(ConfigDict(extra="forbid"))
 """A schema without other members."""
 
+Schema = TypeVar("Schema", bound=type)
+
+
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    source = inspect.getsource(sys.modules[module])
+    return {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+
+
+def described(schema: Schema) -> Schema:
+    """Make the text below a member of a schema its description.
+
+    It is pydantic's `use_attribute_docstrings`, which reads the source anew for each use of a typed dictionary, and not
+    for the members of one that it extends.
+    """
+    for member, text in pairwise(_classes(schema.__module__)[schema.__name__].body):
+        if isinstance(member, ast.AnnAssign) and isinstance(text, ast.Expr):
+            name, about = ast.unparse(member.target), Field(description=ast.literal_eval(text.value))
+            schema.__annotations__[name] = Annotated[schema.__annotations__[name], about]
+    return schema
+
 
 def written_as(kind: Any) -> GetPydanticSchema:
     """Return the annotation of a value that JSON has in the form of another type."""
@@ -34,12 +60,14 @@ Floats = Annotated[Array, written_as(list[float | None])]
 """Numbers (n,); null for those that are not finite."""
 
 
+@described
 @with_config(ConfigDict(extra="allow"))
 class SolverSettings(TypedDict):
     """The solver as used: its name, every parameter that belongs to it, and all of it as text."""
 
     name: str
-    text: Annotated[str, Field(description="all of it, as requests may have it: rk4-20, dopri5@1e-5")]
+    text: str
+    """all of it, as requests may have it: rk4-20, dopri5@1e-5"""
 
 
 SolverUsed = Annotated[dict[str, Any], written_as(SolverSettings)]
@@ -61,35 +89,42 @@ class FailedSample(TypedDict):
     t: Annotated[float, written_as(float | None)]
 
 
+@described
+@closed
 class LatencyBody(TypedDict):
     """Seconds: waiting, solving, in the network, encoding the response, and in total."""
 
     queue_s: float
     solve_s: float
     network_s: float
-    prelude_s: NotRequired[Annotated[float, Field(description="in calls of the model's prelude, if it has one")]]
-    decoder_s: NotRequired[Annotated[float, Field(description="in calls of a decoder that is a program, if any")]]
+    prelude_s: NotRequired[float]
+    """in calls of the model's prelude, if it has one"""
+    decoder_s: NotRequired[float]
+    """in calls of a decoder that is a program, if any"""
     encode_s: float
     total_s: float
 
 
+@described
 class Origin(TypedDict):
     """The weights that a response came from."""
 
     model: str
     version: int
     checkpoint: str
-    fallback_from: NotRequired[
-        Annotated[int, Field(description="the version that should have answered but cannot be loaded")]
-    ]
+    fallback_from: NotRequired[int]
+    """the version that should have answered but cannot be loaded"""
 
 
+@described
 class Outcome(TypedDict):
     """The cost of the samples, and how they ended."""
 
-    nfe: Annotated[int, Field(description="sequential velocity evaluations of the slowest sample")]
+    nfe: int
+    """sequential velocity evaluations of the slowest sample"""
     nfe_per_sample: NfePerSample
-    network_rows: Annotated[int, Field(description="rows of all network calls made for this request")]
+    network_rows: int
+    """rows of all network calls made for this request"""
     status: str
     failed: list[FailedSample]
 
@@ -128,11 +163,7 @@ def outcome(result: JobResult) -> Outcome:
         failed = [{"index": int(i), "status": str(status[i]), "t": float(t[i])} for i in rows]
     return {
         "nfe": most,
-        "nfe_per_sample": {
-            "min": int(np.minimum.reduce(nfe)),
-            "mean": int(np.add.reduce(nfe)) / len(nfe),
-            "max": most,
-        },
+        "nfe_per_sample": {"min": int(np.minimum.reduce(nfe)), "mean": int(np.add.reduce(nfe)) / len(nfe), "max": most},
         "network_rows": int(result.rows),
         "status": worst,
         "failed": failed,
@@ -151,9 +182,4 @@ def latency(result: JobResult) -> LatencyBody:
 
 def head(http: Context, model: ModelVersion, job: Job, result: JobResult) -> Head:
     """Return the members that the response of an operation other than sampling begins with."""
-    return {
-        **origin(model, http),
-        "deterministic": model.deterministic,
-        "solver": job.plan.settings,
-        **outcome(result),
-    }
+    return {**origin(model, http), "deterministic": model.deterministic, "solver": job.plan.settings, **outcome(result)}

@@ -1,6 +1,5 @@
 """Pages about the HTTP interface: ``/docs`` (Swagger UI from an installed package) and ``/problems``, the errors."""
 
-import asyncio
 import html
 import importlib.resources
 import re
@@ -29,25 +28,20 @@ _FILES = {
 }
 # Relative to the page, not to the script, so that it also works under a sub-path.
 _START = b"""SwaggerUIBundle({url: "openapi.json", dom_id: "#docs", deepLinking: true, validatorUrl: null});"""
-_PAGE = """<!doctype html>
+_LAYOUT = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<title>Pathline: HTTP interface</title>
-<link rel="icon" href="docs/favicon-32x32.png">
-<link rel="stylesheet" href="docs/swagger-ui.css">
-<div id="docs"></div>
-<script src="docs/swagger-ui-bundle.js"></script>
-<script src="docs/start.js"></script>
+<title>{title}</title>
+<link rel="icon" href="{root}docs/favicon-32x32.png">
+{content}
 </html>
 """
-_PROBLEM = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title} - Pathline</title>
-<link rel="icon" href="{root}docs/favicon-32x32.png">
-<style>
+_DOCS = """<link rel="stylesheet" href="docs/swagger-ui.css">
+<div id="docs"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>"""
+_PROBLEM = """<style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 45rem; margin: 2rem auto; padding: 0 1rem; }}
 pre {{ overflow-x: auto; padding: 1rem; border: 1px solid #8888; border-radius: .3rem; }}
@@ -57,15 +51,12 @@ pre {{ overflow-x: auto; padding: 1rem; border: 1px solid #8888; border-radius: 
 {content}
 <p><a href="{root}problems">All errors</a>, <a href="{root}docs">HTTP interface</a>,
 <a href="{root}.">playground</a></p>
-</main>
-</html>
-"""
+</main>"""
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
 }
-_FORMATS = ("application/json", "text/html")
 
 
 class Explanation(TypedDict):
@@ -105,31 +96,28 @@ def _either(model: Any, **values: Any) -> Responses:
 @router.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
 async def docs() -> Response:
     """Show all endpoints, with examples to try."""
-    return Response(_PAGE, media_type="text/html", headers=_HEADERS)
+    page = _LAYOUT.format(title="Pathline: HTTP interface", root="", content=_DOCS)
+    return Response(page, media_type="text/html", headers=_HEADERS)
 
 
 @router.api_route("/docs/{name}", methods=["GET", "HEAD"], include_in_schema=False)
-async def file(request: Request, name: str) -> Response:
+def file(request: Request, name: str) -> Response:
     """Return a file of the page."""
     if name not in _FILES:
         raise ProblemError(Kind.NO_ROUTE, f"there is nothing at {request.url.path}; / lists the addresses")
-    content = await asyncio.to_thread(_read, name)
-    return Response(content, media_type=_FILES[name], headers={"Cache-Control": "max-age=3600"})
+    return Response(_read(name), media_type=_FILES[name], headers={"Cache-Control": "max-age=3600"})
 
 
 @router.read(
-    "/problems",
-    "List errors",
-    responses=_either(Explanations, problems={"problems": [_explanation(Kind.MALFORMED)]}),
+    "/problems", "List errors", responses=_either(Explanations, problems={"problems": [_explanation(Kind.MALFORMED)]})
 )
 async def problem_list(request: Request) -> Response:
     """List all errors that the service answers with, as JSON or as a page."""
-    if _is_json(request):
-        return _json({"problems": [_explanation(kind, _url_path(request)) for kind in Kind]})
+    explanations = [_explanation(kind, context_of(request.scope).url_path) for kind in Kind]
     rows = "".join(
         f'<li><a href="problems/{kind.slug}">{kind.status} {html.escape(kind.title)}</a></li>' for kind in Kind
     )
-    return _html("Errors", f"<ul>{rows}</ul>", "")
+    return _json_or_page(request, {"problems": explanations}, "Errors", f"<ul>{rows}</ul>", "")
 
 
 @router.read(
@@ -148,18 +136,13 @@ async def problem(
     kind = next((kind for kind in Kind if kind.slug == slug), None)
     if kind is None:
         raise ProblemError(Kind.NO_ROUTE, f"there is no error {slug!r}; /problems lists all errors")
-    if _is_json(request):
-        return _json(_explanation(kind, _url_path(request)))
+    explanation = _explanation(kind, context_of(request.scope).url_path)
     example = orjson.dumps(examples.ERRORS[kind], option=orjson.OPT_INDENT_2).decode()
-    content = f"""<p>HTTP status {kind.status}, type <code>{_url_path(request)}{kind.type}</code></p>
+    content = f"""<p>HTTP status {kind.status}, type <code>{explanation["type"]}</code></p>
 <h2>Cause</h2><p>{_code(kind.cause)}</p>
 <h2>What to do</h2><p>{_code(kind.remedy)}</p>
 <h2>Example</h2><pre tabindex="0">{html.escape(example)}</pre>"""
-    return _html(kind.title, content, "../")
-
-
-def _url_path(request: Request) -> str:
-    return context_of(request.scope).url_path
+    return _json_or_page(request, explanation, kind.title, content, "../")
 
 
 def _code(text: str) -> str:
@@ -167,17 +150,16 @@ def _code(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def _is_json(request: Request) -> bool:
-    return choose(context_of(request.scope).header(b"accept"), _FORMATS) == "application/json"
-
-
-def _json(content: Explanation | Explanations) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json", headers={"Vary": "Accept"})
-
-
-def _html(title: str, content: str, root: str) -> Response:
-    page = _PROBLEM.format(title=html.escape(title), content=content, root=root)
-    return Response(page, media_type="text/html", headers=_HEADERS | {"Vary": "Accept"})
+def _json_or_page(
+    request: Request, document: Explanation | Explanations, title: str, content: str, root: str
+) -> Response:
+    """Return what the client prefers: a document, or a page with a title in HTML."""
+    accepted = choose(context_of(request.scope).header(b"accept"), ("application/json", "text/html"))
+    if accepted == "application/json":
+        return Response(orjson.dumps(document), media_type=accepted, headers={"Vary": "Accept"})
+    main = _PROBLEM.format(title=html.escape(title), content=content, root=root)
+    page = _LAYOUT.format(title=f"{html.escape(title)} - Pathline", root=root, content=main)
+    return Response(page, media_type=accepted, headers=_HEADERS | {"Vary": "Accept"})
 
 
 @cache

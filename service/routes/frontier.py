@@ -39,7 +39,7 @@ from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes, logge
 from service.requests.solver import refuse_average
 from service.requests.validation import Validated, check_indices, job_of, seed_of
 from service.responses.arrays import ENCODERS, JSON, Encoder
-from service.responses.schemas import CurveBody, FrontierBody
+from service.responses.schemas import FrontierBody
 from service.settings import Settings
 from service.state import service_of
 from solvers import SolverSpec
@@ -72,10 +72,10 @@ class FrontierRequest(Subject, Drawn):
     )
     num_samples: Count = Field(default=SAMPLES, description=f"number of samples, at least {LEAST_SAMPLES}")
     noise_scale: NoiseScale = 1.0
-    per_sample: bool = Field(default=False, description="list the endpoint error of each sample in the points, too")
-    budget: BudgetBody = Field(
-        default=BudgetBody(max_error=USUAL_ERROR), description="what the verdict is for: an error of 1 % if omitted"
-    )
+    per_sample: bool = False
+    """list the endpoint error of each sample in the points, too"""
+    budget: BudgetBody = BudgetBody(max_error=USUAL_ERROR)
+    """what the verdict is for: an error of 1 % if omitted"""
     priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
 
 
@@ -96,21 +96,19 @@ async def frontier(request: Request, name: ModelName, version: FrontierVersion =
             command = model.measured_by(service.settings.models_dir)
             detail = f"the frontier of model {model.name!r} version {model.version} {why}; measure it with: {command}"
             raise ProblemError(Kind.NO_FRONTIER, detail)
+        curves: list[Any] = []
+        for curve in stored.curves:
+            best = {point.solver for point in pareto(curve.points)}
+            points = [point.model_dump() | {"best": point.solver in best} for point in curve.points]
+            curves.append(curve.model_dump(exclude={"points"}) | {"points": points})
         return {
             "model": model.name,
             "version": model.version,
             "checkpoint": model.digest,
             "reference": stored.reference,
             "conditions": stored.conditions,
-            "curves": [_curve_document(curve) for curve in stored.curves],
+            "curves": curves,
         }
-
-
-def _curve_document(curve: Curve) -> CurveBody:
-    best = {point.solver for point in pareto(curve.points)}
-    points = [point.model_dump() | {"best": point.solver in best} for point in curve.points]
-    document: Any = curve.model_dump(exclude={"points"}) | {"points": points}
-    return document
 
 
 _REQUESTS = {"measure": {"solvers": ["rk4-4", "ab3-12"], "num_samples": 128, "seed": 0, "budget": {"max_error": 0.02}}}
@@ -147,8 +145,7 @@ def _validate(
     check_indices(request)
     if n < LEAST_SAMPLES:
         raise invalid(
-            "num_samples",
-            f"num_samples = {n} is too few: the interval of p95 needs at least {LEAST_SAMPLES} samples",
+            "num_samples", f"num_samples = {n} is too few: the interval of p95 needs at least {LEAST_SAMPLES} samples"
         )
     refuse_average(model, "a frontier measures how well solvers follow")
     try:
@@ -297,7 +294,7 @@ class _Measurement:
     async def _result(self, job: Job) -> JobResult:
         """Wait for the running job, and count it."""
         try:
-            async with asyncio.timeout(pipeline.patience(job)):
+            async with asyncio.timeout(pipeline.patience(self.http, job)):
                 result = await asyncio.shield(self.running)  # `cancel` is to tell the engine
         except TimeoutError:
             self.cancel()

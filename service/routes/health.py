@@ -1,6 +1,7 @@
 """Liveness, readiness and metrics endpoints."""
 
 import asyncio
+from typing import Any
 
 from fastapi import Request, Response
 
@@ -8,14 +9,14 @@ from service import examples
 from service.errors import Kind, ProblemError
 from service.metrics import CONTENT_TYPE
 from service.openapi import OPERATION, Router, shown
-from service.responses.schemas import Alive, Load, Ready
+from service.responses.schemas import Load, Ready
 from service.state import service_of
 
 router = Router(tags=[OPERATION])
 
 
 @router.read("/livez", "Liveness", Kind.NOT_READY)
-async def livez(request: Request) -> Alive:
+async def livez(request: Request) -> dict[str, str]:
     """Answer 200 while the process works, and 503 once the engine has died or hangs and a restart is needed."""
     fatal_fault = service_of(request).fatal_fault()
     if fatal_fault is not None:
@@ -46,23 +47,18 @@ async def load(request: Request) -> Load:
     """Return the work left, in network rows and in seconds, for autoscalers and for choosing a replica."""
     service = service_of(request)
     workload = service.engine.workload()
+    models: list[Any] = [
+        {"model": model, "version": version, "operation": operation}
+        | vars(arena)
+        | {"tick_s": [{"rows": rows, "seconds": seconds} for rows, seconds in arena.tick_s]}
+        for (model, version, operation), arena in sorted(workload.arenas.items())
+    ]
     return {
         "accepts": service.fault() is None,
         "jobs": workload.jobs,
         "work": workload.work,
         "seconds": workload.seconds,
-        "models": [
-            {
-                "model": model,
-                "version": version,
-                "operation": operation,
-                "interactive": arena.interactive,
-                "bulk": arena.bulk,
-                "budget": arena.budget,
-                "tick_s": [{"rows": rows, "seconds": seconds} for rows, seconds in arena.tick_s],
-            }
-            for (model, version, operation), arena in sorted(workload.arenas.items())
-        ],
+        "models": models,
     }
 
 

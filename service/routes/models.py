@@ -53,13 +53,7 @@ async def reload(request: Request) -> Reloaded:
     }
 
 
-@admin.act(
-    "/v1/models/{name}:unload",
-    "Unload a model",
-    *_REFUSALS,
-    Kind.UNKNOWN_MODEL,
-    Kind.INVALID,
-)
+@admin.act("/v1/models/{name}:unload", "Unload a model", *_REFUSALS, Kind.UNKNOWN_MODEL, Kind.INVALID)
 async def unload(request: Request, name: ModelName) -> Unloaded:
     """Free the memory of a model once its running requests are done; the next request loads it again."""
     service = _administered(request)
@@ -85,19 +79,15 @@ async def models(request: Request) -> ModelListBody:
 
 
 @router.read("/v1/models/{name}", "Describe a model", Kind.UNKNOWN_MODEL, Kind.INVALID)
-async def model(request: Request, name: ModelName) -> ModelBody:
+def model(request: Request, name: ModelName) -> ModelBody:
     """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
-    description: Any = await asyncio.to_thread(service_of(request).registry.entry(name).describe)
+    description: Any = service_of(request).registry.entry(name).describe()
     return description
 
 
 @router.read("/v1/solvers", "List solvers")
-async def solvers() -> SolverList:
+def solvers() -> SolverList:  # in a thread: stability limits are computed on first use
     """List all solvers with order, stages, kind, cost formula and parameters; all settings of solvers; all grids."""
-    return await asyncio.to_thread(_solvers)  # off the event loop: stability limits are computed on first use
-
-
-def _solvers() -> SolverList:
     listed: Any = {
         "solvers": [solver.describe() | {"parameters": parameters(solver)} for solver in catalogue.solvers().values()],
         **described(),

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Response
-from pydantic import Field, WithJsonSchema
+from pydantic import WithJsonSchema
 
 from models.messages import shown
 from service import examples
@@ -22,7 +22,7 @@ from service.requests.tensors import Tensor
 from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import ENCODERS, Encoder
 from service.responses.samples import SampleResponse
-from service.responses.solved import closed
+from service.responses.solved import closed, described
 from service.settings import Settings
 
 router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
@@ -36,33 +36,32 @@ _OWN = (*AGAIN, "timeout_s", "priority")
 class ReplayRequest(Answer):
     """Body of ``POST /v1/replay``: an earlier answer, and the members of which it has only the hash."""
 
-    force: bool = Field(
-        default=False, description="sample even if the bits cannot be promised; digest_matches says if they are equal"
-    )
-    condition: Annotated[Any, Tensor()] = Field(
-        default=None, description="as in the first request, if the answer has only its hash"
-    )
+    force: bool = False
+    """sample even if the bits cannot be promised; digest_matches says if they are equal"""
+    condition: Annotated[Any, Tensor()] = None
+    """as in the first request, if the answer has only its hash"""
     conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
     negative: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
-    guidance: Any = Field(default=None, description="as in the first request, if its terms had conditions of their own")
-    known: Annotated[KnownRequest | None, Tensor(named=True)] = Field(
-        default=None, description="as in the first request, of which the answer has only the hash"
-    )
+    guidance: Any = None
+    """as in the first request, if its terms had conditions of their own"""
+    known: Annotated[KnownRequest | None, Tensor(named=True)] = None
+    """as in the first request, of which the answer has only the hash"""
     x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
-    timeout_s: Positive | None = Field(default=None, description="time limit in seconds, queueing included")
-    priority: Literal["interactive", "bulk"] = Field(
-        default="interactive", description="bulk yields to interactive requests, which take most of the time"
-    )
+    timeout_s: Positive | None = None
+    """time limit in seconds, queueing included"""
+    priority: Literal["interactive", "bulk"] = "interactive"
+    """bulk yields to interactive requests, which take most of the time"""
 
 
+@described
 @closed
 class ReplayResponse(SampleResponse):
     """Response of ``POST /v1/replay``."""
 
-    digest_matches: Annotated[bool, Field(description="whether the samples have the bits of the first answer")]
-    differences: Annotated[
-        list[Difference], Field(description="why the bits could not be promised; empty without `force`")
-    ]
+    digest_matches: bool
+    """whether the samples have the bits of the first answer"""
+    differences: list[Difference]
+    """why the bits could not be promised; empty without `force`"""
 
 
 _REQUESTS = {"anyway": examples.replay()}
@@ -84,7 +83,7 @@ async def replay(http: Context, answer: Annotated[ReplayRequest, requested(_REQU
         if not answer.force:
             raise _not_promised(differences)
     headers = {"x-pathline-seed": str(valid.job.seed), "x-pathline-digest-matches": str(matches).lower()}
-    comparison = {"digest_matches": matches, "differences": [asdict(each) for each in differences]}
+    comparison = {"digest_matches": matches, "differences": [asdict(difference) for difference in differences]}
     response = replace(response, document={**comparison, **response.document})
     return await pipeline.respond(http, valid, response, headers)
 
@@ -134,9 +133,9 @@ def _validate(
     differences += _differences(answer, model, environment)
     check_promise()
     valid = validate_sample(request, model, settings, encoder, http)
-    plan = valid.job.plan.tuned or None
-    if answer.plan != plan and "plan" not in {each.what for each in differences}:
-        differences.append(Difference("plan", answer.plan or "none", plan or "none", _OTHER_PLAN))
+    plan, answered = valid.job.plan.tuned or None, answer.solver.get("plan")
+    if answered != plan and "plan" not in {difference.what for difference in differences}:
+        differences.append(Difference("plan", answered or "none", plan or "none", _OTHER_PLAN))
         check_promise()
     text = valid.job.plan.settings["text"]
     if answer.solver.get("text", text) != text:
@@ -163,15 +162,16 @@ _OTHER_PLAN = "another tuned plan gives other samples"
 def _not_promised(differences: Sequence[Difference]) -> ProblemError:
     """Return the error for a replay that cannot promise the same bits."""
     detail = f"the same bits cannot be promised: {'; '.join(map(str, differences))}; send force true to sample anyway"
-    return ProblemError(Kind.DIFFERS, detail, differences=[asdict(each) for each in differences])
+    return ProblemError(Kind.DIFFERS, detail, differences=[asdict(difference) for difference in differences])
 
 
 def _differences(answer: Answer, model: ModelVersion, environment: Mapping[str, str]) -> Iterator[Difference]:
     if answer.checkpoint != model.digest:
         yield Difference("checkpoint", answer.checkpoint, model.digest, "other weights give other samples")
-    if answer.plan and (model.plans is None or answer.plan not in model.plans.digests):  # its solver may be gone too
-        yield Difference("plan", answer.plan, "none of its tuned plans", _OTHER_PLAN)
-    if answer.partial:
+    plan = answer.solver.get("plan")
+    if plan and (model.plans is None or plan not in model.plans.digests):  # its solver may be gone too
+        yield Difference("plan", plan, "none of its tuned plans", _OTHER_PLAN)
+    if answer.status in ("deadline", "cancelled"):
         yield Difference("answer", "partial", "whole", "the time limit cut it short, which cannot be repeated")
     fused = answer.environment.get("path") == model.path == "fused"
     threads_matter = not fused or (answer.request.decode is not False and not model.plain)

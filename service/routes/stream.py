@@ -52,10 +52,7 @@ _EVENTS = replace(_JSON, media_type=MEDIA_TYPE, followed=True)
 
 
 @router.post(
-    "/v1/sample/stream",
-    summary="Draw samples and follow their progress",
-    response_class=Response,
-    responses=_RESPONSES,
+    "/v1/sample/stream", summary="Draw samples and follow their progress", response_class=Response, responses=_RESPONSES
 )
 async def stream(
     http: Context, request: Annotated[SampleRequest, requested({_EXAMPLE: examples.REQUESTS[_EXAMPLE]})]
@@ -99,7 +96,7 @@ class _Followed:
     async def events(self) -> AsyncGenerator[bytes | memoryview]:
         """Yield the events in parts; the last is completed or error."""
         yield event("start", self._start())
-        while not self._future.done() and (left_s := pipeline.patience(self._job)) != 0:
+        while not self._future.done() and (left_s := pipeline.patience(self._http, self._job)) != 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await self._news.wait()

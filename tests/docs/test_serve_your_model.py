@@ -12,7 +12,7 @@ import torch
 
 from models.__main__ import main
 from service.app import create_app
-from service.settings import Settings
+from service.settings import load_settings
 from tests.examples.support import load_example
 
 pytestmark = pytest.mark.anyio
@@ -60,7 +60,7 @@ async def test_its_commands_import_the_examples_and_its_requests_are_answered(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     [by_npz] = [block for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S) if "request.npz" in block]
     exec(f"import tempfile\nfrom pathlib import Path\n{by_npz}", {})  # noqa: S102  (the page's own code)
-    app = create_app(Settings(threads=1, watch_s=0, device="cpu"))
+    app = create_app(load_settings(threads=1, watch_s=0, device="cpu"))
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://t") as http:
         found = (await http.post("/v1/sample", json=of_mel)).json()

@@ -77,7 +77,7 @@ def test_a_velocity_that_is_its_condition_keeps_its_values() -> None:
     x, t = torch.zeros(rows, width), torch.zeros(rows)
     takes = NamedConditions({"condition": NamedCondition.vector(width=width)})
     field = field_rows(lambda x, t, condition=None: condition, (width,), torch.float32, max_rows=128, condition=takes)
-    assert torch.equal(field(x, t, StoredRows(store, places)), told)
+    assert torch.equal(field(x, t, StoredRows(store.take, places)), told)
 
 
 def test_jobs_come_and_go_in_any_order() -> None:

@@ -22,7 +22,7 @@ from models.conditions import NamedCondition
 from models.decoder import Decoder
 from models.importing.weights import import_program
 from service.app import create_app
-from service.settings import Settings
+from service.settings import load_settings
 from tests.fleet.conftest import Fleet
 from tests.service.latent import imported as latent
 from tests.service.named import DECLARED, exported
@@ -78,7 +78,7 @@ def served(request: dict[str, Any], **arrays: NDArray[Any]) -> NDArray[np.float3
     np.savez(body, request=np.array(json.dumps(request)), **arrays)  # type: ignore[arg-type]  (names of entries)
 
     async def ask() -> bytes:
-        app = create_app(Settings(threads=1, watch_s=0))
+        app = create_app(load_settings(threads=1, watch_s=0))
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),

@@ -14,7 +14,7 @@ from pathline._bulk_spec import JobSpec
 from fleet.errors import CommandError
 from fleet.maker import Maker, digest_of_plan
 from service.app import create_app
-from service.settings import Settings
+from service.settings import load_settings
 from solvers import SolverSpec, plan
 from tests.fleet.conftest import Fleet
 from tests.service.free import picture
@@ -47,9 +47,9 @@ def fingerprint(text: str) -> str:
 
 
 async def test_rows_are_those_of_the_service(repository: Path) -> None:
-    with closing(Maker(Settings(), "picture", 1, 1, REQUEST, seed=5)) as maker:
+    with closing(Maker(load_settings(), "picture", 1, 1, REQUEST, seed=5)) as maker:
         rows = maker.make(64, 10)
-    app = create_app(Settings(threads=1, watch_s=0))
+    app = create_app(load_settings(threads=1, watch_s=0))
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         body = {"model": "picture", "seed": 5, "first_index": 60, "num_samples": 20, **REQUEST}
@@ -78,7 +78,7 @@ def test_a_job_has_one_shape_and_one_fingerprint(
 
 
 def test_a_size_that_is_missing_or_not_allowed_is_said(repository: Path, fleet: Fleet, tmp_path: Path) -> None:
-    with closing(Maker(Settings(), "picture", 1, 1, REQUEST)) as maker:
+    with closing(Maker(load_settings(), "picture", 1, 1, REQUEST)) as maker:
         for shape, message in (
             (None, "H is missing"),
             ({"H": 6}, "W is missing"),

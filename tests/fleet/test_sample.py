@@ -18,7 +18,7 @@ from fleet.launchers import Worker
 from fleet.maker import Maker
 from fleet.store import Target
 from service.app import create_app
-from service.settings import Settings
+from service.settings import load_settings
 from tests.fleet.conftest import Fleet, write_net
 
 Capsys = pytest.CaptureFixture[str]
@@ -46,7 +46,7 @@ async def test_rows_equal_those_of_the_service_bit_for_bit(
     (tmp_path / "job" / "receipts" / "00001.json").unlink()
     assert fleet("sample", to=tmp_path / "job") == 0
     rows = rows_of(tmp_path / "job")
-    app = create_app(Settings(threads=1))
+    app = create_app(load_settings(threads=1))
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,

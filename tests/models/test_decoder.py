@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from models.decoder import ColumnCard, Decoder, DecoderConfig, DecoderError, Inverse, InverseError
 from models.noise import noise
-from models.program.function import FunctionConfig
+from models.program.steps import FunctionConfig
 
 X = noise(0, 0, 5, (3,), torch.float64)
 

@@ -15,8 +15,8 @@ from models.checkpoint.saving import save
 from models.condition_values import Distinct
 from models.conditions import ConditionError, NamedCondition, NamedConditions
 from models.prelude import Prelude, PreludeCard, combinations
-from models.program.function import FunctionConfig
 from models.program.network import ProgramConfig
+from models.program.steps import FunctionConfig
 
 IMAGE = NamedCondition(shape=(4,))
 TOKENS = NamedCondition(shape=(2,))

@@ -2,17 +2,32 @@
 
 import logging
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from service.console import EscapingFormatter, ProgressPrinter, flush, greeting, opening, progress
+from service import console
+from service.console import EscapingFormatter, ProgressPrinter, flush, greeting, opening
 from service.settings import Settings
 
 
-def test_a_line_for_each_change() -> None:
-    seen = [["a", "b", "c"], ["a", "b", "c"], ["c"], [], []]
-    assert list(progress(3, seen)) == [
+def test_a_line_for_each_change(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(console, "_POLL_S", 0.001)
+    seen, last = [["a", "b", "c"], ["a", "b", "c"], ["c"], []], threading.Event()
+
+    def pending() -> list[str]:
+        if len(seen) > 1:
+            return seen.pop(0)
+        last.set()
+        return seen[0]
+
+    printer = ProgressPrinter()
+    printer.start(3, pending)
+    assert last.wait(60)
+    printer.stop()
+    flush()
+    assert capfd.readouterr().out.splitlines() == [
         "Models: 0 of 3 done; loading and measuring a ...",
         "Models: 2 of 3 done; loading and measuring c ...",
         "Models: 3 of 3 done",

@@ -22,7 +22,7 @@ import pytest
 from service.__main__ import main
 from service.metrics import REFUSALS
 from service.server import listen
-from service.settings import Settings, StartError
+from service.settings import Settings, StartError, load_settings
 from tests.processes import Forked, free_port
 
 COMMAND = [sys.executable, "-m", "service"]
@@ -333,8 +333,8 @@ def test_unknown_variable_is_named(environment: pytest.MonkeyPatch, capfd: pytes
 def test_settings_are_printed(environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     environment.setenv("PATHLINE_HOST", "300.1.1.1")
     main([])
-    assert Settings().changed()
-    assert [line.strip() for line in capfd.readouterr().out.splitlines()][1:-1] == Settings().changed()
+    assert load_settings().changed()
+    assert [line.strip() for line in capfd.readouterr().out.splitlines()][1:-1] == load_settings().changed()
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ async def test_what_is_there_at_the_start_is_not_collected_again(running: Any) -
     logged: list[str] = []
     config = uvicorn.Config(_nothing, lifespan="off", log_level="error")
     config.load()
-    server = _Server(config, running.service, 1.0, lambda: logged.append("ready"))
+    server = _Server(config, running.service, lambda: logged.append("ready"))
     server.lifespan = config.lifespan_class(config)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

@@ -64,6 +64,6 @@ async def test_who_waits_for_a_continue_is_not_waited_for() -> None:
 @pytest.mark.parametrize("path", ["/v1/sample", "/v2/models/net/infer"])
 def test_a_body_that_is_refused_unread_is_dropped_at_every_address(path: str) -> None:
     problem = ProblemError(Kind.TOO_LARGE, "the body has 99 bytes", unread=True)
-    assert isinstance(problem.response_at(path, "r1"), EarlyResponse)
-    assert problem.response_at(path, "r1").status_code == 413
-    assert not isinstance(ProblemError(Kind.TOO_LARGE, "all of it was read").response_at(path, "r1"), EarlyResponse)
+    assert isinstance(problem.response("r1", path=path), EarlyResponse)
+    assert problem.response("r1", path=path).status_code == 413
+    assert not isinstance(ProblemError(Kind.TOO_LARGE, "all of it was read").response("r1", path=path), EarlyResponse)

@@ -7,7 +7,7 @@ multiple of 16 numbers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import llvmlite.binding as llvm
@@ -60,31 +60,19 @@ def tile(
     """
 
     def generate(context: Any, build: Any, signature: Any, arguments: Any) -> Any:
-        wanted_rows, wanted_panels, *operands = arguments
+        height_at, width_at, *operands = arguments
         for height, most in _SHAPES.items():
             for width in sorted({1, most}):
-                same = build.icmp_signed("==", wanted_rows, I64(height))
-                with build.if_then(build.and_(same, build.icmp_signed("==", wanted_panels, I64(width)))):
-                    _tile(build, height, width, *operands)
+                same = build.icmp_signed("==", height_at, I64(height))
+                with build.if_then(build.and_(same, build.icmp_signed("==", width_at, I64(width)))):
+                    _tile(build, height, width, operands)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 11), generate
 
 
-def _tile(
-    build: Any,
-    rows: int,
-    panels: int,
-    a: Any,
-    a_stride: Any,
-    b: Any,
-    panel: Any,
-    terms: Any,
-    bias: Any,
-    c: Any,
-    c_stride: Any,
-    to: Any,
-) -> None:
+def _tile(build: Any, rows: int, panels: int, operands: Sequence[Any]) -> None:
+    a, a_stride, b, panel, terms, bias, c, c_stride, to = operands
     emit = Emitter(build)
     in_a, in_c = _addresses(build, a, a_stride, rows), _addresses(build, c, c_stride, rows)
     in_b = _addresses(build, b, panel, panels)
@@ -107,7 +95,7 @@ def _tile(
             weights = [emit.load(build.add(start, build.mul(k, I64(PANEL)))) for start in in_b]
             new = []
             for row in range(rows):
-                factor = emit.splat(emit.load_scalar(build.add(in_a[row], build.mul(k, I64(BYTES)))))
+                factor = emit.splat(emit.load(build.add(in_a[row], build.mul(k, I64(BYTES))), kind=F32))
                 new += [emit.fma(factor, weights[column], sums[row * panels + column]) for column in range(panels)]
             return new
 
@@ -157,7 +145,7 @@ def _normalise(context: Any, build: Any, signature: Any, arguments: Any) -> Any:
         distance = build.fsub(value, mean)
         return build.fmul(distance, distance)
 
-    deviation = emit.sqrt(build.fadd(mean_of(squared), epsilon))
+    deviation = emit.call("sqrt", build.fadd(mean_of(squared), epsilon))
     factor = emit.splat(build.fdiv(F32(1.0), deviation))
 
     def write(index: Any, _: list[Any]) -> list[Any]:

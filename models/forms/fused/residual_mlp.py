@@ -188,10 +188,8 @@ def _evaluate(x_at, t_at, vectors_at, chosen_at, v_at, rows, sizes, epsilon, par
     answer_at = stream_at + 3 * _BLOCK * stride
     x, t = array_at(x_at, (rows, dim), np.float32), array_at(t_at, rows, np.float32)
     vectors, v = array_at(vectors_at, (rows, width), np.float32), array_at(v_at, (rows, dim), np.float32)
-    inputs, stream = (
-        array_at(work, (_BLOCK, input_length), np.float32),
-        array_at(stream_at, (_BLOCK, length), np.float32),
-    )
+    inputs = array_at(work, (_BLOCK, input_length), np.float32)
+    stream = array_at(stream_at, (_BLOCK, length), np.float32)
     answer = array_at(answer_at, (_BLOCK, out_panels * LANES), np.float32)
     for first in range(0, rows, _BLOCK):
         count = min(_BLOCK, rows - first)
@@ -225,13 +223,11 @@ def _evaluate(x_at, t_at, vectors_at, chosen_at, v_at, rows, sizes, epsilon, par
     return True
 
 
-def can_fuse(velocity: object) -> str | None:
+def can_fuse(velocity: ResidualMLP) -> str | None:
     """Return why a network has no fused form on this machine; None if it has one.
 
     The rule depends on the network and the processor, never on a clock, so each start of a machine gives the same bits.
     """
-    if not isinstance(velocity, ResidualMLP):
-        return f"{type(velocity).__name__} has no fused form"
     if velocity.field.takes_ends:
         return "a field of average velocity has no fused form"
     if (dtype := velocity.input.weight.dtype) != torch.float32:
@@ -250,18 +246,9 @@ class FusedResidualMLP:
     """
 
     def __init__(self, network: ResidualMLP) -> None:
-        """Pack the parameters.
-
-        Raises:
-            VelocityError: the network has no fused form (see `can_fuse`).
-        """
-        if why := can_fuse(network):
-            raise VelocityError(why)
         self.event_shape, self.condition = network.event_shape, network.condition
-        bare, config = network.bare(), network.config
-        width = 0
-        if config.condition is not None and config.condition.classes is None:
-            width = config.condition.sizes[0]
+        bare, config, entry = network.bare(), network.config, network.config.condition
+        width = entry.sizes[0] if entry is not None and entry.classes is None else 0
         self._arrays = packed(network, bare)
         table_rows = len(self._arrays[_TABLE])
         self._sizes = (config.dim, config.hidden, config.blocks, config.time_width // 2, width, table_rows)

@@ -43,22 +43,16 @@ class Emitter:
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.ir = builder
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call an intrinsic of LLVM, such as `fma` or `sqrt`."""
         kind = arguments[0].type
         declared = ir.FunctionType(kind, [kind] * len(arguments))
         function = cgutils.get_or_insert_function(self.ir.module, declared, f"llvm.{name}.{_SUFFIX[kind]}")
         return self.ir.call(function, arguments)
 
-    def load(self, address: Any, vector: int = 0) -> Any:
-        """Load the vector at an address, or `vector` vectors after it, aligned as float32."""
-        return self._at(address, VECTOR, 4 * LANES * vector)
-
-    def load_scalar(self, address: Any) -> Any:
-        """Load the number at an address."""
-        return self._at(address, F32, 0)
-
-    def _at(self, address: Any, kind: ir.Type, offset: int) -> Any:
-        return self.ir.load(self._pointer(address, kind, offset), align=4)
+    def load(self, address: Any, vector: int = 0, kind: ir.Type = VECTOR) -> Any:
+        """Load the vector at an address, or `vector` vectors after it, aligned as float32; or one number."""
+        return self.ir.load(self._pointer(address, kind, 4 * LANES * vector), align=4)
 
     def store(self, value: Any, address: Any, vector: int = 0) -> None:
         """Write a vector to an address, or `vector` vectors after it."""
@@ -75,19 +69,11 @@ class Emitter:
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """a b + c, rounded once."""
-        return self._call("fma", a, b, c)
-
-    def sqrt(self, a: Any) -> Any:
-        """The square root."""
-        return self._call("sqrt", a)
-
-    def negative(self, a: Any) -> Any:
-        """The number with its sign flipped."""
-        return self.ir.fneg(a)
+        return self.call("fma", a, b, c)
 
     def within(self, a: Any, least: float, most: float) -> Any:
         """The number clipped to bounds; NaN becomes a bound."""
-        return self._call("minnum", self._call("maxnum", a, fill(least, a.type)), fill(most, a.type))
+        return self.call("minnum", self.call("maxnum", a, fill(least, a.type)), fill(most, a.type))
 
     def sum(self, vector: Any) -> Any:
         """The sum of the lanes, by adding halves."""
@@ -130,10 +116,10 @@ class Emitter:
     def silu(self, x: Any) -> Any:
         """x / (1 + exp(-x))."""
         build = self.ir
-        y = self.within(self.negative(x), -87.0, 88.0)  # its exp is finite and not denormal
-        whole = self._call("rint", build.fmul(y, fill(_LOG2_E)))
-        remainder = self.fma(self.negative(whole), fill(_LN2_HIGH), y)
-        remainder = self.fma(self.negative(whole), fill(_LN2_LOW), remainder)
+        y = self.within(self.ir.fneg(x), -87.0, 88.0)  # its exp is finite and not denormal
+        whole = self.call("rint", build.fmul(y, fill(_LOG2_E)))
+        remainder = self.fma(self.ir.fneg(whole), fill(_LN2_HIGH), y)
+        remainder = self.fma(self.ir.fneg(whole), fill(_LN2_LOW), remainder)
         part = self._polynomial(_EXP, remainder, VECTOR)
         mantissa = build.fadd(self.fma(part, build.fmul(remainder, remainder), remainder), fill(1.0))
         exponent = build.add(build.fptosi(whole, _INTEGERS), fill(127, _INTEGERS))
@@ -144,9 +130,9 @@ class Emitter:
         """Sine and cosine of angles in radians up to about 1e8, computed in float64."""
         build = self.ir
         x = build.fpext(angle, _DOUBLES)
-        quarter = self._call("rint", build.fmul(x, fill(_TWO_OVER_PI, _DOUBLES)))
-        remainder = self.fma(self.negative(quarter), fill(_HALF_PI_HIGH, _DOUBLES), x)
-        remainder = self.fma(self.negative(quarter), fill(_HALF_PI_LOW, _DOUBLES), remainder)
+        quarter = self.call("rint", build.fmul(x, fill(_TWO_OVER_PI, _DOUBLES)))
+        remainder = self.fma(self.ir.fneg(quarter), fill(_HALF_PI_HIGH, _DOUBLES), x)
+        remainder = self.fma(self.ir.fneg(quarter), fill(_HALF_PI_LOW, _DOUBLES), remainder)
         square = build.fmul(remainder, remainder)
         sine = self.fma(build.fmul(self._polynomial(_SIN, square, _DOUBLES), square), remainder, remainder)
         cosine = self.fma(self._polynomial(_COS, square, _DOUBLES), square, fill(1.0, _DOUBLES))

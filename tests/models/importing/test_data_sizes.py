@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from models.importing.data_sizes import data_sizes, trial_sizes
 from models.importing.files import ForeignError
+from models.importing.parts import data_sizes, trial_sizes
 from models.shapes import FreeAxis, sized
 
 FILE = Path("vae.pt2")

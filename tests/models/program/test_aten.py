@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.importing.programs import read_function
 from models.program.aten import operation
-from models.program.function import Function, FunctionConfig
+from models.program.steps import Function, FunctionConfig
 
 ONES = torch.ones
 

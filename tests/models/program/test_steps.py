@@ -6,8 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.program.function import Function, FunctionConfig
-from models.program.steps import Step
+from models.program.steps import Function, FunctionConfig, Step
 from models.velocity import VelocityError
 
 

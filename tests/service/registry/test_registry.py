@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-import service.registry.registry
-from models.checkpoint.card import CheckpointError
 from models.repository import RepositoryError
 from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
@@ -329,18 +327,3 @@ def test_plans_behind_a_link_that_leads_out_are_not_shown(models: Registry, root
     assert answers(models, "moons") == 3
     [fault] = [each["tuned_fault"] for each in models.entry("moons").describe()["served"] if each["version"] == 3]
     assert fault == "plans.json: leads out of the repository; copy the file here instead"
-
-
-def test_programs_are_served_only_if_a_setting_allows_it(
-    root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allowed: list[bool] = []
-
-    def refuse(*arguments: Any) -> None:
-        allowed.append(arguments[1].allow_programs)
-        raise CheckpointError("a program")
-
-    monkeypatch.setattr(service.registry.registry, "load_version", refuse)
-    for setting in (False, True):
-        registry_of(root, engine, allow_programs=setting).refresh()
-    assert allowed == [False, False, True, True]  # both versions of moons

@@ -1,7 +1,7 @@
 """Exported networks: evaluated by onnxruntime (the extra `onnx`), for CPU networks without a fused form.
 
 A network that was loaded from a checkpoint is exported in a separate process: it takes seconds, most of them with
-Python's lock held.
+Python's lock held. That process is `python -m models.forms.onnx FOLDER FILE`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.conventions import Adapted
 from models.forms.form import FormKind
 from models.messages import first_line
 from models.network import Network
@@ -44,10 +46,8 @@ class ExportError(RuntimeError):
     """A network could not be exported; the message is one line."""
 
 
-def can_export(network: object) -> str | None:
+def can_export(network: Network[Any]) -> str | None:
     """Return why a network is not exported, or None. The rule looks only at the network and at what is installed."""
-    if not isinstance(network, Network) or "onnx" not in network.compiled:
-        return f"{type(network).__name__} is not exported"
     if network.field.takes_ends:
         return "a field of average velocity is not exported"
     if any(isinstance(size, str) for size in network.event_shape):
@@ -85,14 +85,7 @@ def make(network: Network[Any], folder: Path, digest: str) -> OnnxField:
         return OnnxField(network, _exported(folder, digest))
 
 
-MAKER = FormKind(
-    "onnx",
-    can_export,
-    make,
-    "the network could not be exported",
-    "exported",
-    missing=MISSING,
-)
+MAKER = FormKind("onnx", can_export, make, "the network could not be exported", "exported", missing=MISSING)
 """The exported form in the table of forms."""
 
 
@@ -140,8 +133,7 @@ def export(network: Network[Any], to: Path) -> None:
     with torch.no_grad():
         program = torch.onnx.export(network, arguments, dynamo=True, dynamic_shapes=shapes, verbose=False)
     assert program is not None  # noqa: S101  (it is, unless a file is named)
-    content = program.model_proto.SerializeToString()
-    to.write_bytes(content)
+    to.write_bytes(program.model_proto.SerializeToString())
 
 
 def _place(digest: str) -> Path:
@@ -149,9 +141,8 @@ def _place(digest: str) -> Path:
 
     It is never read from the checkpoint's folder: a file there could be any other network.
     """
-    what = [digest, torch.__version__, *(f"{name} {version(name)}" for name in PACKAGES)]
-    sources = sorted(Path(__file__).parents[2].rglob("*.py"))
-    parts = [*(text.encode() for text in what), *(source.read_bytes() for source in sources)]
+    parts = [text.encode() for text in (digest, torch.__version__, *(f"{name} {version(name)}" for name in PACKAGES))]
+    parts += [source.read_bytes() for source in sorted(Path(__file__).parents[1].rglob("*.py"))]
     name = sha256(b"\0".join(parts)).hexdigest()
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent / "__pycache__") / "onnx"
     return folder / f"{name[:32]}.onnx"
@@ -187,7 +178,7 @@ def _in_a_process(folder: Path, to: Path) -> None:
         ExportError: it failed, or took too long.
     """
     command = [sys.executable, "-m", "models.forms.onnx", str(folder), str(to)]
-    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(  # noqa: S603  (our own interpreter and module)
@@ -207,3 +198,22 @@ def installed() -> dict[str, str]:
         return {"onnxruntime": version("onnxruntime")}
     except PackageNotFoundError:
         return {}
+
+
+def main(folder: str, file: str) -> int:
+    """Export the network of a checkpoint; on failure, say why in one line."""
+    from models.checkpoint.loading import load
+
+    warnings.simplefilter("ignore")
+    try:
+        velocity = load(folder).velocity
+        network: Any = velocity.network if isinstance(velocity, Adapted) else velocity
+        export(network, Path(file))
+    except Exception as error:  # the exporter's errors have no common class
+        print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))
