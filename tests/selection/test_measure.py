@@ -81,6 +81,21 @@ def test_errors_are_distances_from_the_exact_ends() -> None:
         assert one.nfe == one.nfe_most == int(steps) * (4 if name == "rk4" else 1)
 
 
+@pytest.mark.parametrize("new", range(3))
+def test_the_limit_is_kept_by_95_percent_of_new_samples(new: int) -> None:
+    field = Gaussian(GaussianConfig()).double()
+    curve = measure_curve(Field(field), X0, **FEW)
+    x0 = noise(100 + new, 0, 4000, (2,), torch.float64)
+    for one in pareto(curve.points):
+        name, _, rest = one.solver.replace("@", "-@").partition("-")
+        settings: dict[str, Any] = (
+            {"rtol": float(rest[1:]), "atol": float(rest[1:])} if rest.startswith("@") else {"steps": int(rest)}
+        )
+        x = integrate(field, x0, solver=name, **settings).x
+        distance = (x - field.exact(x0)).square().sum(1).sqrt().numpy() / curve.spread
+        assert (distance <= one.p95_high).mean() >= 0.95, one
+
+
 def tried(field: nn.Module, monkeypatch: pytest.MonkeyPatch, solvers: tuple[str, ...], **changes: Any) -> list[str]:
     """Measure with a shorter list of candidates, and return their texts in the order of cost."""
     values = {"catalogue.solvers": only(*solvers), "EDM": "heun2/karras", "GRIDS": (), "ADAPTIVE": (), **changes}
