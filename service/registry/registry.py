@@ -149,7 +149,7 @@ class Registry:
     def _find(self, name: str, version: int | None) -> ModelVersion | None:
         """Return a version, or with None the current one, if it is in memory; an error if it cannot be loaded."""
         entry = self._table.get(name) or self.entry(name)
-        model = entry.find(version)
+        model = entry.loaded.get((entry.current if version is None else version) or FOLDER)
         if model is None and not entry.can_load(version, now := self._clock()):
             raise entry.absent(version, now)
         return model
