@@ -42,9 +42,10 @@ FAILURES = [TooLate(), EngineFailed("broken"), Draining(), RuntimeError("unheard
 
 
 @pytest.fixture
-def running(shared: Running) -> Running:
-    """The shared service, with nothing in hand."""
-    shared.service.ledger, shared.service.bodies = Ledger(10**9), Ledger(10**9)
+def running(shared: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
+    """The shared service, with nothing in hand; it has its own ledgers again afterwards."""
+    for name in ("ledger", "bodies"):
+        monkeypatch.setattr(shared.service, name, Ledger(10**9))
     return shared
 
 
