@@ -283,6 +283,7 @@ def _in_file() -> dict[str, Any]:
         raise SettingsError(f"{FILE}={name!r} is not UTF-8; write it as a TOML file") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{FILE}={name!r} is not TOML: {error}; write lines like port = 8000") from None
+    content = {key.lower(): value for key, value in content.items()}
     return _cleaned(content, lambda field: f"{name}: {field}")
 
 

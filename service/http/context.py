@@ -121,7 +121,7 @@ class Context(Request):
         if kind == "http.response.start":
             self.status = message["status"]
             headers = [*message["headers"]]
-            if is_text(headers):
+            if is_text(headers) or self.status == 304:  # of a text: caches take over the headers
                 with_vary(headers)
             total = time.perf_counter() - self.started
             durations = ", ".join([f"{name};dur={s * 1e3:.3f}" for name, s in self.timings.items()])

@@ -310,7 +310,8 @@ class Registry:
         state = entry.state(version)
         if state.model is None and state.fault is not None and retry_failed:
             self._put(entry.untried(version))
-        if state.signature is None or (state.model is None and retry_failed):
+            return
+        if state.signature is None:
             return
         try:
             signature = self.repository.signature(name, version)

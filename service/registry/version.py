@@ -67,8 +67,9 @@ class Leases:
         """Stop counting a lease; the last one back frees a retired version."""
         with self._lock:
             self.out -= 1
-        if self.retired:
-            self._free_if_unused()
+            ends = self._ends()
+        if ends:
+            self._free()
 
     def retire(self, if_idle: bool = False) -> bool:
         """Free the version now, or when the last lease is back; with `if_idle`, return False while leases are out."""
@@ -76,7 +77,9 @@ class Leases:
             if if_idle and self.out:
                 return False
             self.retired, self.pinned = True, False
-        self._free_if_unused()
+            ends = self._ends()
+        if ends:
+            self._free()
         return True
 
     def restore(self) -> bool:
@@ -85,12 +88,11 @@ class Leases:
             self.retired = False
             return not self.freed
 
-    def _free_if_unused(self) -> None:
-        with self._lock:
-            if not self.retired or self.out or self.freed:
-                return
-            self.freed = True
-        self._free()
+    def _ends(self) -> bool:
+        """Whether it is to be freed now; the caller has the lock."""
+        ends = self.retired and not self.out and not self.freed
+        self.freed |= ends
+        return ends
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,9 +42,10 @@ FAILURES = [TooLate(), EngineFailed("broken"), Draining(), RuntimeError("unheard
 
 
 @pytest.fixture
-def running(shared: Running) -> Running:
-    """The shared service, with nothing in hand."""
-    shared.service.ledger, shared.service.bodies = Ledger(10**9), Ledger(10**9)
+def running(shared: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
+    """The shared service, with nothing in hand; it has its own ledgers again afterwards."""
+    for name in ("ledger", "bodies"):
+        monkeypatch.setattr(shared.service, name, Ledger(10**9))
     return shared
 
 
@@ -252,9 +253,9 @@ async def test_a_large_body_is_given_back_once_it_is_understood(running: Any, do
     taken: list[int] = []
 
     class Watched(Ledger):
-        def take(self, wanted: int, deadline: float) -> Hold:
-            taken.append(wanted)
-            return super().take(wanted, deadline)
+        def take(self, size: int, deadline: float) -> Hold:
+            taken.append(size)
+            return super().take(size, deadline)
 
     running.service.bodies = Watched(2**30)
     path, body = DOORS[door]

@@ -299,6 +299,14 @@ def test_blank_keys_do_not_open_the_service(
             load_settings()
 
 
+def test_names_in_a_file_may_be_written_as_variables_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = _file(monkeypatch, tmp_path, 'PORT = 9001\nApi_Keys = "one,two"')
+    assert (load_settings().port, len(load_settings().api_keys)) == (9001, 2)
+    path.write_text('API_KEYS = " "')
+    with pytest.raises(SettingsError, match="api_keys is set but blank; give it a key"):
+        load_settings()
+
+
 def test_a_blank_key_among_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATHLINE_API_KEYS", "one,,two,")
     assert len(load_settings().api_keys) == 2

@@ -88,6 +88,15 @@ async def test_a_list_of_tags_may_come_on_several_lines(shared: Any) -> None:
         assert (await shared.http.get("/static/main.js", headers=headers)).status_code == status
 
 
+@pytest.mark.parametrize("path", ["/", "/static/main.js"])
+async def test_what_has_not_changed_varies_as_before(shared: Any, path: str) -> None:
+    read = await shared.http.get(path)
+    again = await shared.http.get(path, headers={"If-None-Match": read.headers["etag"]})
+    assert again.status_code == 304
+    assert again.headers["vary"] == read.headers["vary"]
+    assert "Accept-Encoding" in read.headers["vary"]
+
+
 async def test_a_format_may_be_accepted_on_a_line_of_its_own(shared: Any) -> None:
     lines = [("Accept", "text/html"), ("Accept", "application/x-npy")]
     answer = await shared.http.post("/v1/sample", json={"model": "moons", "num_samples": 1}, headers=lines)

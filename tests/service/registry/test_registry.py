@@ -223,6 +223,14 @@ def test_a_served_version_whose_files_change_goes_on_as_it_was(models: Registry,
     assert answers(models, "moons") == 1
 
 
+def test_a_reload_sees_that_an_unloaded_version_was_changed(models: Registry, root: Path) -> None:
+    models.unload("moons").result()
+    _spoil(root / "moons" / "2")
+    changes = models.refresh(retry_failed=True)
+    assert changes.loaded == [("moons", 1)]
+    assert [refused[:2] for refused in changes.refused] == [("moons", 2)]
+
+
 def test_equal_files_in_place_of_the_loaded_ones_are_no_change(models: Registry, root: Path) -> None:
     [served] = loaded(models)
     folder = root / "moons" / "2"

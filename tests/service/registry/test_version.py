@@ -1,7 +1,7 @@
 """Loaded versions: verified, known to the engine, and freed when the last lease of a retired one is returned."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -64,6 +64,26 @@ def test_a_version_without_leases_is_freed_at_once_and_only_once(model: ModelVer
     assert [arena.version for arena in engine.arenas] == [1]
     assert model.leases.retire(if_idle=True)
     assert model.leases.retire()
+    assert engine.arenas == []
+
+
+def test_no_lease_is_taken_of_a_version_while_it_is_freed(model: ModelVersion, engine: Any) -> None:
+    leases, found = model.leases, list[Lease | None]()
+
+    class Lock:
+        """After each use, and before anything else happens, another thread asks for a lease."""
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            if not found:
+                found.append(None)
+                found[0] = Lease.of(model)
+
+    leases._lock = cast(Any, Lock())
+    assert leases.retire(if_idle=True)
+    assert found == [None]
     assert engine.arenas == []
 
 
