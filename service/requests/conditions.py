@@ -46,8 +46,9 @@ class CheckedConditions:
         Raises:
             ProblemError: 422 for a value of another dtype, not finite or out of range.
         """
+        values, negative = _tensors(self.values, "conditions"), _tensors(self.negative, "negative")
         own = [_tensors(own, f"guidance.terms.{k}.conditions") or {} for k, own in enumerate(self.own)]
-        return _tensors(self.values, "conditions"), _tensors(self.negative, "negative"), own
+        return values, negative, own
 
 
 def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: AxisSizes) -> CheckedConditions:

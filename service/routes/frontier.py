@@ -149,7 +149,8 @@ def _validate(
         )
     refuse_average(model, "a frontier measures how well solvers follow")
     try:
-        _named_plans(request, model, settings)
+        for _ in _named_plans(request, model, settings):
+            pass
     except SolverError as error:
         raise invalid("solvers", f"solvers: {error}") from None
     checked, model = sized(request, model, n)
@@ -165,10 +166,11 @@ def _validate(
     return Validated(model, job, encoder)
 
 
-def _named_plans(request: FrontierRequest, model: ModelVersion, settings: Settings) -> dict[str, Plan]:
-    """Return the solvers that a request names, compiled; a SolverError as in `_plan`."""
-    specs = {str(spec): spec for text in request.solvers if text != CANDIDATES for spec in [SolverSpec.parse(text)]}
-    return {text: _plan(spec, model, settings) for text, spec in specs.items()}
+def _named_plans(request: FrontierRequest, model: ModelVersion, settings: Settings) -> Iterator[tuple[str, Plan]]:
+    """Yield the solvers that a request names, each compiled in its turn; a SolverError as in `_plan`."""
+    specs = [SolverSpec.parse(text) for text in request.solvers if text != CANDIDATES]
+    for text, spec in {str(spec): spec for spec in specs}.items():
+        yield text, _plan(spec, model, settings)
 
 
 def _plan(spec: SolverSpec, model: ModelVersion, settings: Settings) -> Plan:
@@ -236,7 +238,9 @@ class _Measurement:
         """Solve with one solver after another, and yield its point; stop at the time limit."""
         hold, n = self.http.hold, self.reference.num_samples
         assert hold is not None  # noqa: S101  (that of the reference)
-        for text, plan in self._solvers():
+        solvers_left = self._solvers()
+        while (solver := await asyncio.to_thread(next, solvers_left, None)) is not None:  # some take long to compile
+            text, plan = solver
             logged = logged_beyond(hold, n * kept_steps(plan, "none"))
             job = replace(self.reference, plan=plan, follows=True, on_logged=logged)
             try:
@@ -268,7 +272,7 @@ class _Measurement:
     def _solvers(self) -> Iterator[tuple[str, Plan]]:
         """Yield the solvers to measure: those named, then the candidates of this service, if they are asked for."""
         model, settings, max_error = self.model, self.http.service.settings, self.request.budget.max_error
-        yield from _named_plans(self.request, model, settings).items()
+        yield from _named_plans(self.request, model, settings)
         if CANDIDATES not in self.request.solvers:
             return
         close = CLOSE if max_error is None else max(CLOSE, CLOSER * max_error)

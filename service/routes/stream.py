@@ -72,11 +72,12 @@ class _Followed:
         self._newest: JobProgress | None = None
         self._http, self._valid, self._npz = http, valid, npz
         self._decoder = decoder_of(valid.model, valid.decode)
-        self._job = replace(valid.job, on_progress=self._put, progress_s=PROGRESS_S)
-        self._sent_states = 0
+        self._job, self._sent_states = valid.job, 0
         # bytes for optional events: progress and comments
         self._room = http.service.settings.max_answer_bytes - valid.max_bytes
-        self._future = http.service.engine.submit(self._job, self._loop.create_future())
+        # Only the engine has the job that reports here: kept here, too, it would be a cycle that the result hangs on.
+        job = replace(valid.job, on_progress=self._put, progress_s=PROGRESS_S)
+        self._future = http.service.engine.submit(job, self._loop.create_future())
         self._future.add_done_callback(lambda _: self._news.set())
 
     def _put(self, progress: JobProgress) -> None:

@@ -1,8 +1,10 @@
 """Memory of requests on every route: bounded, refused with 413 or 429, and returned however a request ends."""
 
 import asyncio
+import gc
 import json
 import re
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ import httpx
 import pytest
 import torch
 
-from engine.job import Draining, EngineFailed, Overloaded, TooLate
+from engine.job import Draining, EngineFailed, JobResult, Overloaded, TooLate
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.decoder import Decoder
@@ -38,6 +40,7 @@ DOORS: dict[str, tuple[str, dict[str, Any]]] = {
     "diagnose": ("/v1/models/moons/diagnose", {"num_samples": 100, "times": [0.0, 1.0]}),
     "infer": ("/v2/models/moons/infer", {"parameters": SOLVER, "inputs": [TENSOR]}),
 }
+FRONTIER = {"frontier": ("/v1/models/moons/frontier", {"solvers": ["rk4-4", "rk4-8"], "num_samples": 100})}
 FAILURES = [TooLate(), EngineFailed("broken"), Draining(), RuntimeError("unheard of")]
 
 
@@ -269,3 +272,31 @@ async def test_a_large_body_is_given_back_once_it_is_understood(running: Any, do
         assert taken.pop() > LARGE_BODY
         pending.cancel()
         await asyncio.gather(pending, return_exceptions=True)
+
+
+@pytest.mark.parametrize("door", [*DOORS, "frontier"])
+async def test_a_result_leaves_memory_with_its_request_not_with_the_next_collection_of_cycles(
+    running: Any, door: str
+) -> None:
+    results: list[weakref.ref[JobResult]] = []
+
+    def noted(result: JobResult) -> JobResult:
+        results.append(weakref.ref(result))
+        return result
+
+    running.engine.edit = noted
+    path, body = (DOORS | FRONTIER)[door]
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await running.http.post(path, json=body)).status_code == 200
+        running.engine.jobs.clear()
+        running.engine.submitted.clear()
+        for _ in range(500):  # a worker thread may still be leaving the function that had it
+            await asyncio.sleep(0.01)
+            if not any(result() for result in results):
+                break
+        assert results
+        assert not any(result() for result in results)
+    finally:
+        gc.enable()

@@ -51,6 +51,14 @@ async def test_labels_for_all_for_each_and_by_name(http: httpx.AsyncClient) -> N
     assert mixed["network_rows"] == 3 * 20
 
 
+async def test_of_conditions_at_fault_those_of_the_samples_are_named_first(http: httpx.AsyncClient) -> None:
+    terms = [{"weight": 2, "condition": "all"}, {"weight": -1, "conditions": {"condition": 9}}]
+    both = await ask(http, "labels", condition=9, guidance={"terms": terms})
+    own = await ask(http, "labels", condition=1, guidance={"terms": terms})
+    fields = [answer["errors"][0]["field"] for answer in (both, own)]
+    assert fields == ["condition", "guidance.terms.1.conditions"]
+
+
 async def test_where_names_are_numbers_a_number_is_a_name(http: httpx.AsyncClient) -> None:
     by_name = [await ask(http, "years", condition=name) for name in ("1", "2", "2020")]
     by_number = [await ask(http, "years", condition=number) for number in (1, 2, 2020)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from selection.error import Ends, Field, exact_ends
 from selection.frontier import StoredFrontier
 from selection.measure import measure_curve, measure_solver
 from service.app import create_app
+from service.routes import frontier as route
 from service.settings import Settings
 from tests.selection.support import only
 from tests.service.serving import calling
@@ -182,6 +184,21 @@ async def test_a_client_that_leaves_cancels_the_running_job(running: Any) -> Non
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(running.engine.cancelled) == 1
+
+
+async def test_solvers_are_compiled_off_the_event_loop(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_one, threads = route._plan, set[threading.Thread]()
+
+    def compiled(*arguments: Any) -> Any:
+        threads.add(threading.current_thread())
+        return compile_one(*arguments)
+
+    monkeypatch.setattr(route, "_plan", compiled)
+    body = {"solvers": ["ab4-9000", "rk4-4", "ab4-9001/power(3)"], "num_samples": 96, "seed": 0}
+    answer = await running.http.post("/v1/models/moons/frontier", json=body)
+    assert [name for name, _ in read(answer.text)] == ["start", "reference", *["point"] * 3, "completed"]
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 def test_of_two_measurements_of_a_solver_that_on_more_samples_decides() -> None:
