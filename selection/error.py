@@ -205,7 +205,7 @@ class Field:
         if self.takes is None or (not isinstance(self.guidance, Tensor) and self.guidance in (None, 1)):
             return self.velocity(x, t, rows)
         strength = self.guidance[place].to(t.dtype) if isinstance(self.guidance, Tensor) else self.guidance
-        return guided(self.velocity, self.takes, x, t, rows, torch.ones_like(t) * strength)
+        return guided(self.velocity, self.takes, x, t, rows, t.new_ones(len(t)) * strength)
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from models.arrays import load_arrays
 from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
-from models.conditions import ONE, ConditionError
+from models.conditions import ONE, ConditionError, NamedConditions
 from models.noise import noise
 from models.prelude import combinations
 from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
@@ -186,7 +186,7 @@ def measure(
     shape, sizes = _shape_of(card, sizes, examples)
     samples = samples or (_SAMPLES if np.prod(shape) <= _LARGE else _FEW)
     x0 = noise(SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape), card.centred)
-    takes = card.network_conditions
+    takes = checkpoint.network_conditions
     strengths: list[float | None] = list(dict.fromkeys(float(g) for g in guidances))
     rows = None
     if takes is None:
@@ -194,7 +194,7 @@ def measure(
             raise NoErrors("guidance is for conditional models, and this one is not conditional; leave it out")
         conditions_text, strengths = "", [None]
     elif examples:
-        rows = _rows_of(checkpoint, examples, samples)
+        rows, takes = _rows_of(checkpoint, examples, samples)
     else:
         if conditions is None:
             conditions = takes.unpack(takes.examples(samples, checkpoint.dtype))[0]
@@ -268,26 +268,26 @@ def read_examples(path: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], samples: int) -> Any:
-    """Return a row for each sample of the conditions as the network takes them, examples in turn."""
+def _rows_of(checkpoint: Checkpoint, examples: Mapping[str, NDArray[Any]], samples: int) -> tuple[Any, NamedConditions]:
+    """Return a row for each sample of the conditions as the network takes them, examples in turn; and their sizes."""
     takes, requested = checkpoint.network_conditions, checkpoint.request_conditions
     assert takes is not None and requested is not None  # noqa: S101, PT018  (it has conditions)
     turns = {name: array[np.arange(samples) % len(array)] for name, array in examples.items()}
     try:
         values = Values(requested, turns, samples, checkpoint.dtype)
-        conditions = values.tensors()
+        conditions, takes = values.tensors(), takes.sized(values.sizes.sizes)
         tensors = {name: distinct.expanded(samples) for name, distinct in conditions.items()}
         if checkpoint.prelude is not None:
-            prelude, makes = checkpoint.prelude, takes.sized(values.sizes.sizes)
+            prelude = checkpoint.prelude
             inputs, place = combinations(conditions, prelude.inputs)
             with torch.no_grad():
-                outputs = [prelude.call(makes, *(rows[k : k + 1] for rows in inputs)) for k in range(len(inputs[0]))]
+                outputs = [prelude.call(takes, *(rows[k : k + 1] for rows in inputs)) for k in range(len(inputs[0]))]
             of = torch.zeros(samples, dtype=torch.int64) if place is None else torch.from_numpy(place)
             for name, rows in zip(prelude.outputs, zip(*outputs, strict=True), strict=True):
                 tensors[name] = torch.cat(rows)[of]
     except ConditionError as error:
         raise NoErrors(f"--condition: {error}") from None
-    return takes.pack([tensors[name] for name in takes.entries])
+    return takes.pack([tensors[name] for name in takes.entries]), takes
 
 
 def add_tuned(checkpoint: Checkpoint, frontier: StoredFrontier, progress: Progress = silent) -> StoredFrontier | None:

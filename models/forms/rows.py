@@ -177,7 +177,7 @@ def field_rows(
     """Return calls of a velocity field in which rows have the same bits in any company.
 
     They take states (rows, *event), times as the field takes them (see `FieldKind`), and the conditions in the order of
-    `condition.inputs`. What was tested is valid for the number of torch threads now: call this in the thread that will
+    its entries. What was tested is valid for the number of torch threads now: call this in the thread that will
     evaluate the field, with as many.
 
     Args:

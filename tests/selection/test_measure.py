@@ -27,6 +27,7 @@ from solvers import integrate
 from solvers.tuned import TunedPlan, TunedPlans
 
 from ..models import test_prelude as preludes
+from ..service import named
 from ..service.free import mel, picture
 from ..service.named import imported
 from .support import only, point
@@ -328,6 +329,19 @@ def test_conditions_by_name_are_measured_with_examples_of_them(
     np.savez(tmp_path / "other.npz", other=np.zeros((2, 3)))
     assert main(["measure", str(folder), "--condition", str(tmp_path / "other.npz")]) == 1
     assert "there is no condition 'other'; this model takes image, label" in capsys.readouterr().err
+
+
+def test_a_stored_null_and_one_with_a_free_axis_are_guided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selection.measure.candidates", lambda *_: iter(("rk4-8",)))
+    monkeypatch.setitem(named.DECLARED, "strength", {"null": "zeros"})
+    checkpoint = load(named.imported(tmp_path, tmp_path / "repository")[1])
+    random = np.random.default_rng(0)
+    examples = {"text": random.normal(size=(5, 3, 4)), "label": np.arange(5), "mask": np.ones((5, 3), bool)}
+    examples |= {"image": np.zeros((5, 3, 2, 2), "uint8"), "strength": np.ones(5)}
+    frontier = measure(checkpoint, conditions=examples, samples=64, seconds=1e9, guidances=[0, 1, 2])
+    assert [curve.guidance for curve in frontier.curves] == [0, 1, 2]
+    assert len({curve.spread for curve in frontier.curves}) == 3
+    assert all(curve.points[0].p95_high < 1e-2 for curve in frontier.curves)
 
 
 def test_examples_go_through_the_prelude_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
