@@ -7,6 +7,7 @@ suspend, and `run` completes what consists of them at once.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Sequence
@@ -75,18 +76,26 @@ class Blocking:
 
 def run(job: Job[T]) -> T:
     """Complete a coroutine whose only waiting is that of `Blocking`."""
+    hooks = sys.get_asyncgen_hooks()
     try:
+        sys.set_asyncgen_hooks(None, None)  # or a loop that runs in this thread would close generators as its own
         job.send(None)
     except StopIteration as stop:
         return stop.value
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
     raise AssertionError("it was suspended")
 
 
 def values(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
     """Yield what an asynchronous generator whose only waiting is that of `Blocking` yields."""
+
+    async def following() -> T:
+        return await stream.__anext__()
+
     try:
         while True:
-            value = run(stream.__anext__())
+            value = run(following())
             yield value
             del value  # a page of samples is freed before the next one arrives
     except StopAsyncIteration:
