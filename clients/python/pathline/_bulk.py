@@ -1,8 +1,7 @@
 """Bulk jobs: samples from a service, written to files; crashes and restarts never change the rows.
 
 The rows of a job are split into shards. A shard is requested in pages that the service answers in a few seconds, then
-written and given a receipt; repeating the call makes the shards without one. Like every operation, a job performs no
-I/O itself: a client drives one flow for each worker.
+written and given a receipt; repeating the call makes the shards without one.
 """
 
 from __future__ import annotations
