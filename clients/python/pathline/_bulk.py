@@ -317,7 +317,7 @@ async def bulk(
     with following(progress or (lambda _: None)) as tell:
         timeout_s = options.get("timeout_s")
         job = BulkJob(calls, folder, spec, conditions, names=names, tries=tries, timeout_s=timeout_s, tell=tell)
-        await calls.io.together([job.worker() for _ in range(workers)], job.stopped.set)
+        await calls.io.together([job.worker] * workers, job.stopped.set)
     return await job.result()
 
 

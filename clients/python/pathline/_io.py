@@ -50,24 +50,24 @@ class Blocking:
         """Call a function that reads or writes files."""
         return call()
 
-    async def together(self, jobs: Sequence[Job[None]], stop: Callable[[], None]) -> None:
+    async def together(self, jobs: Sequence[Callable[[], Job[None]]], stop: Callable[[], None]) -> None:
         """Run jobs in threads; if one fails or waiting for them is interrupted, `stop` makes the others end soon."""
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
-        def work(job: Job[None]) -> None:
+        def work(job: Callable[[], Job[None]]) -> None:
             try:
-                run(job)
+                run(job())
             except BaseException as error:
                 stop()
                 ended.put(error)
             else:
                 ended.put(None)
 
-        for job in jobs:
-            threading.Thread(target=work, args=(job,), name="pathline-bulk", daemon=True).start()
         try:
+            for job in jobs:
+                threading.Thread(target=work, args=(job,), name="pathline-bulk", daemon=True).start()
             errors = [ended.get() for _ in jobs]
-        except BaseException:  # Ctrl-C: the threads stop after the response that they are waiting for
+        except BaseException:  # Ctrl-C, or no more threads: those that run stop after the response that they await
             stop()
             raise
         for error in filter(None, errors):
@@ -198,9 +198,9 @@ class Asynchronous:
         """Call a function that reads or writes files, in a thread."""
         return await asyncio.to_thread(call)
 
-    async def together(self, jobs: Sequence[Job[None]], stop: Callable[[], None]) -> None:
+    async def together(self, jobs: Sequence[Callable[[], Job[None]]], stop: Callable[[], None]) -> None:
         """Run jobs in tasks; if one fails or this is cancelled, the others are cancelled."""
-        tasks = [asyncio.ensure_future(job) for job in jobs]
+        tasks = [asyncio.ensure_future(job()) for job in jobs]
         try:
             await asyncio.gather(*tasks)
         finally:
