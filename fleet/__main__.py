@@ -92,12 +92,13 @@ def sample(options: argparse.Namespace) -> int:
         print(_opening(spec, target, new), file=sys.stderr, flush=True)
     try:
         queue = run(spec, target, _launcher(options, spec, target, settings), options.tries, mine, options.quiet)
+        left = queue.left()
     except KeyboardInterrupt:
         print(f"fleet: stopped; resume with: python -m fleet sample --to {options.to}", file=sys.stderr)
         return _STOPPED
     for shard, reason in sorted(queue.failed.items()):
         print(f"fleet: shard {shard} was given up after {options.tries} tries: {reason}", file=sys.stderr)
-    if left := queue.left():
+    if left:
         print(f"{spec.shards - left} of {spec.shards} shards are done; run this again to make the others")
         return 1 if index is None or queue.failed else 0
     _report(spec, target)

@@ -218,6 +218,35 @@ def test_async_jobs_are_the_same(async_client: AsyncClient, client: Client, tmp_
     assert asyncio.run(run()).fingerprint == client.bulk("moons", 200, to=tmp_path / "b", **JOB).fingerprint
 
 
+@pytest.mark.filterwarnings("error")
+def test_threads_stop_if_another_cannot_be_started(
+    client: Client, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, start, before = service._sample, threading.Thread.start, set(threading.enumerate())
+    asked, failed = threading.Event(), threading.Event()
+
+    def slow(body: dict[str, Any]) -> Any:
+        if threading.current_thread().name == "pathline-bulk":
+            asked.set()
+            failed.wait(30)
+        return answer(body)
+
+    def second_fails(self: threading.Thread) -> None:
+        if asked.is_set():
+            raise RuntimeError("can't start new thread")
+        start(self)
+        asked.wait(30)
+
+    service._sample = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(threading.Thread, "start", second_fails)
+    with pytest.raises(RuntimeError, match="new thread"):
+        client.bulk("moons", 64 * 40, to=tmp_path, workers=3, **JOB)
+    [running] = set(threading.enumerate()) - before
+    failed.set()
+    running.join(30)
+    assert len(list(tmp_path.glob("receipts/*"))) <= 1
+
+
 def test_ctrl_c_stops_the_threads_and_keeps_what_is_done(client: Client, service: FakeService, tmp_path: Path) -> None:
     whole = client.bulk("moons", 64 * 40, to=tmp_path / "whole", **JOB)
     answer, held = service._sample, threading.Event()

@@ -104,6 +104,33 @@ def test_conditions_by_name_are_a_dict_in_every_call(
     assert service.seen == []
 
 
+def test_an_array_that_refuses_to_be_read_says_why(client: Client) -> None:
+    class OnDevice:
+        def __array__(self, *_: Any, **__: Any) -> None:
+            raise TypeError("cannot be converted implicitly; use .get()")
+
+    with pytest.raises(TypeError, match=r"use \.get\(\)"):
+        client.sample("moons", 4, condition=OnDevice())
+
+
+def test_clients_can_be_subclassed(service: FakeService) -> None:
+    class Moons(Client):
+        def four(self) -> pathline.SampleResult:
+            return self.sample("moons", 4)
+
+        def models(self) -> Any:
+            return [info.name for info in super().models()]
+
+    class AsyncMoons(AsyncClient):
+        async def four(self) -> pathline.SampleResult:
+            return await self.sample("moons", 4)
+
+    with Moons("http://fake", transport=httpx.MockTransport(service.handle)) as client:
+        assert (len(client.four()), client.models()) == (4, ["moons"])
+    client = AsyncMoons("http://fake", transport=httpx.ASGITransport(service.app))
+    assert len(asyncio.run(client.four())) == 4
+
+
 def test_results_are_frozen_and_print_well(client: Client) -> None:
     result = client.sample("moons", 4, solver="rk4", steps=20, seed=0)
     with pytest.raises(dataclasses.FrozenInstanceError):

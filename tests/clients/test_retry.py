@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import traceback
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import httpx
@@ -45,6 +46,27 @@ def test_attempts_are_bounded_in_number_and_in_time() -> None:
     late = RetryPolicy(max_total_s=10.0)
     assert late.wait_after(overloaded(9.0), 1, 0.0) is not None
     assert late.wait_after(overloaded(60.0), 1, 0.0) is None
+
+
+def test_a_client_counts_the_time_from_its_first_attempt(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = [100.0], [0.0] * 0
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr("pathline._calls.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("pathline._io.time", SimpleNamespace(sleep=sleep))
+    service.replies = [service.problem(503, "draining", retry_after_s=4) for _ in range(9)]
+    policy = RetryPolicy(max_attempts=9, max_total_s=10.0)
+    with (
+        Client("http://fake", retry=policy, transport=httpx.MockTransport(service.handle)) as client,
+        pytest.raises(pathline.Unavailable, match="gave up after 3 attempts in 8") as caught,
+    ):
+        client.models()
+    assert all(4 <= wait < 4.5 for wait in waits)
+    assert caught.value.elapsed_s == pytest.approx(sum(waits))
+    assert len(waits) == 2
 
 
 def test_nobody_to_connect_to_is_waited_for_a_second_at_most() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 from base64 import b64encode
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -183,3 +184,19 @@ def test_what_cannot_be_sent_is_refused_by_the_call(service: FakeService, client
     with pytest.raises(ValueError, match="seed=-1"):
         client.stream("moons", seed=-1)
     assert service.seen == []
+
+
+def test_a_blocking_client_needs_no_loop_and_leaves_nothing_to_one_that_runs(client: Client) -> None:
+    async def begin() -> tuple[Iterator[Any], Iterator[Any]]:
+        pages, events = client.iter_samples("moons", 12, 4, seed=0), client.stream("moons", 4, seed=0)
+        assert next(pages).first_index == 0
+        assert isinstance(next(events), Started)
+        client.sample("moons", 4)
+        assert client.models()
+        loop: Any = asyncio.get_running_loop()
+        assert not loop._asyncgens
+        return pages, events
+
+    pages, events = asyncio.run(begin())  # which closes the asynchronous generators that are the loop's own
+    assert [page.first_index for page in pages] == [4, 8]
+    assert isinstance(list(events)[-1], Completed)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import zarr
+from pathline.bulk_folder import ShardQueue
 
 from fleet.launchers import Worker
 from fleet.maker import Maker
@@ -156,6 +157,17 @@ def test_a_run_removes_what_was_left_unfinished_before_it_and_nothing_of_another
     monkeypatch.setattr(Target, "commit", lambda *arguments: another.touch() or commit(*arguments))
     assert fleet("sample", "net", to=tmp_path, **job) == 0
     assert list(died.parent.iterdir()) == [another]
+
+
+def test_ctrl_c_after_the_last_shard_shows_no_traceback(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    def left(self: ShardQueue) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ShardQueue, "left", left)
+    assert fleet("sample", "net", to=tmp_path, **job) == 130
+    assert capsys.readouterr().err == f"fleet: stopped; resume with: python -m fleet sample --to {tmp_path}\n"
 
 
 def test_a_poison_shard_is_reported_after_its_tries_and_the_others_are_made(

@@ -1,8 +1,7 @@
 """Bulk jobs: samples from a service, written to files; crashes and restarts never change the rows.
 
 The rows of a job are split into shards. A shard is requested in pages that the service answers in a few seconds, then
-written and given a receipt; repeating the call makes the shards without one. Like every operation, a job performs no
-I/O itself: a client drives one flow for each worker.
+written and given a receipt; repeating the call makes the shards without one.
 """
 
 from __future__ import annotations
@@ -318,7 +317,7 @@ async def bulk(
     with following(progress or (lambda _: None)) as tell:
         timeout_s = options.get("timeout_s")
         job = BulkJob(calls, folder, spec, conditions, names=names, tries=tries, timeout_s=timeout_s, tell=tell)
-        await calls.io.together([job.worker() for _ in range(workers)], job.stopped.set)
+        await calls.io.together([job.worker] * workers, job.stopped.set)
     return await job.result()
 
 

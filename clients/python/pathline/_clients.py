@@ -78,9 +78,12 @@ class Operations:
 
     _calls: Calls
 
-    def __init_subclass__(cls, performing: Callable[[Callable[..., Any], bool], Callable[..., Any]]) -> None:
+    def __init_subclass__(
+        cls, performing: Callable[[Callable[..., Any], bool], Callable[..., Any]] | None = None, **others: Any
+    ) -> None:
+        super().__init_subclass__(**others)
         for name, method in vars(Operations).items():
-            if isinstance(method, Method):
+            if performing is not None and isinstance(method, Method):  # a user's subclass inherits its functions
                 function = performing(method.operation, method.streams)
                 setattr(cls, name, _described(function, method.operation, cls.__name__))
 

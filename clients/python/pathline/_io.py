@@ -7,6 +7,7 @@ suspend, and `run` completes what consists of them at once.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Sequence
@@ -49,24 +50,24 @@ class Blocking:
         """Call a function that reads or writes files."""
         return call()
 
-    async def together(self, jobs: Sequence[Job[None]], stop: Callable[[], None]) -> None:
+    async def together(self, jobs: Sequence[Callable[[], Job[None]]], stop: Callable[[], None]) -> None:
         """Run jobs in threads; if one fails or waiting for them is interrupted, `stop` makes the others end soon."""
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
-        def work(job: Job[None]) -> None:
+        def work(job: Callable[[], Job[None]]) -> None:
             try:
-                run(job)
+                run(job())
             except BaseException as error:
                 stop()
                 ended.put(error)
             else:
                 ended.put(None)
 
-        for job in jobs:
-            threading.Thread(target=work, args=(job,), name="pathline-bulk", daemon=True).start()
         try:
+            for job in jobs:
+                threading.Thread(target=work, args=(job,), name="pathline-bulk", daemon=True).start()
             errors = [ended.get() for _ in jobs]
-        except BaseException:  # Ctrl-C: the threads stop after the response that they are waiting for
+        except BaseException:  # Ctrl-C, or no more threads: those that run stop after the response that they await
             stop()
             raise
         for error in filter(None, errors):
@@ -75,18 +76,26 @@ class Blocking:
 
 def run(job: Job[T]) -> T:
     """Complete a coroutine whose only waiting is that of `Blocking`."""
+    hooks = sys.get_asyncgen_hooks()
     try:
+        sys.set_asyncgen_hooks(None, None)  # or a loop that runs in this thread would close generators as its own
         job.send(None)
     except StopIteration as stop:
         return stop.value
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
     raise AssertionError("it was suspended")
 
 
 def values(stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
     """Yield what an asynchronous generator whose only waiting is that of `Blocking` yields."""
+
+    async def following() -> T:
+        return await stream.__anext__()
+
     try:
         while True:
-            value = run(stream.__anext__())
+            value = run(following())
             yield value
             del value  # a page of samples is freed before the next one arrives
     except StopAsyncIteration:
@@ -189,9 +198,9 @@ class Asynchronous:
         """Call a function that reads or writes files, in a thread."""
         return await asyncio.to_thread(call)
 
-    async def together(self, jobs: Sequence[Job[None]], stop: Callable[[], None]) -> None:
+    async def together(self, jobs: Sequence[Callable[[], Job[None]]], stop: Callable[[], None]) -> None:
         """Run jobs in tasks; if one fails or this is cancelled, the others are cancelled."""
-        tasks = [asyncio.ensure_future(job) for job in jobs]
+        tasks = [asyncio.ensure_future(job()) for job in jobs]
         try:
             await asyncio.gather(*tasks)
         finally:

@@ -355,6 +355,8 @@ def _plain(value: Any, arrays: bool = False) -> Any:
         value = value.detach().cpu()
     try:
         array = np.asarray(value)
-    except TypeError:  # bfloat16, which NumPy lacks
-        array = np.asarray(value.float())
+    except TypeError:
+        if not hasattr(value, "detach"):
+            raise
+        array = np.asarray(value.float())  # from bfloat16, which NumPy lacks
     return array if arrays else array.tolist()
