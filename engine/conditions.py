@@ -7,7 +7,8 @@ job depends only on that job, not on the number of running jobs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class RowStore:
 
     def add(self, rows: Tensor) -> Places:
         """Store rows (n, *shape); return their places (n,)."""
-        n = len(rows)
+        n, rows = len(rows), rows.to(self._device, self._dtype)
         number = next((k for k in reversed(range(len(self._free))) if len(self._free[k]) >= n), None)
         if number is None:
             number, room = len(self._blocks), max(n, self._room)
@@ -63,7 +64,7 @@ class RowStore:
         places = np.array(free[len(free) - n :], dtype=np.int64)
         del free[len(free) - n :]
         at = torch.from_numpy(places - self._first[number]).to(self._device)
-        self._blocks[number][at] = rows.to(self._device, self._dtype)
+        self._blocks[number][at] = rows
         self.held += n
         return places
 
@@ -166,18 +167,24 @@ class JobRows:
             samples: number of its samples.
             variants: conditions and constants of each variant, by name; identical objects are stored once.
             guidance: how they are combined.
+
+        If memory runs out, nothing has changed.
         """
         placed: dict[int, tuple[RowStore, Places]] = {}
-        lines = np.empty((len(variants), samples, len(self.stores)), dtype=np.int64)
-        for variant, entries in enumerate(variants):
-            for column, (name, store) in enumerate(self.stores.items()):
-                condition = entries[name]
-                if id(condition.rows) not in placed:
-                    placed[id(condition.rows)] = (store, store.add(condition.rows))
-                places = placed[id(condition.rows)][1]
-                lines[variant, :, column] = places[0] if condition.index is None else places[condition.index]
-        first = self._space.take(len(variants) * samples)
-        self._table = grown(self._table, self._space.size)
+        with ExitStack() as undo:
+            lines = np.empty((len(variants), samples, len(self.stores)), dtype=np.int64)
+            for variant, entries in enumerate(variants):
+                for column, (name, store) in enumerate(self.stores.items()):
+                    condition = entries[name]
+                    if id(condition.rows) not in placed:
+                        placed[id(condition.rows)] = (store, store.add(condition.rows))
+                        undo.callback(store.remove, placed[id(condition.rows)][1])
+                    places = placed[id(condition.rows)][1]
+                    lines[variant, :, column] = places[0] if condition.index is None else places[condition.index]
+            undo.callback(setattr, self, "_space", replace(self._space, free=list(self._space.free)))
+            first = self._space.take(len(variants) * samples)
+            self._table = grown(self._table, self._space.size)
+            undo.pop_all()
         self._table[first : first + len(variants) * samples] = lines.reshape(-1, len(self.stores))
         self._jobs[owner] = _JobLines(first, len(variants) * samples, samples, tuple(placed.values()), guidance)
         at = int(np.searchsorted(self.owners, owner))
@@ -193,8 +200,9 @@ class JobRows:
         self._space.give(lines.first, lines.rows)
         at = int(np.searchsorted(self.owners, owner))
         self.owners, self._first = np.delete(self.owners, at), np.delete(self._first, at)
-        if not self._jobs:  # give back the memory of the last peak
-            self._space, self._table = RangeAllocator(), self._table[:0]
+        self._space.shrink()
+        if self._space.size < len(self._table):  # give back the memory of the last peak
+            self._table = self._table[: self._space.size].copy()
 
     def lines(self, owner: Places, index: Places) -> tuple[Places, Places]:
         """For lanes (n,): the position of each lane's job in `owners`, and the line of its first variant."""
