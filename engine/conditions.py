@@ -320,7 +320,7 @@ class Conditions:
             return CallRows(self.rows.stored(line))
         if self._guides is None:
             self._guides = self._listed()
-        guides = self._guides[place]
+        guides = self._guides.take(place)
         samples, terms, last = guides["samples"], guides["terms"], guides["last"]
         if self._skipped:
             at = t.double().cpu().numpy()
@@ -344,8 +344,15 @@ class Conditions:
         """The guidances of all jobs, in the order of `JobRows.owners`."""
         jobs = [self.rows[int(owner)] for owner in self.rows.owners]
         most_terms = max(len(lines.guidance.terms) for lines in jobs)
-        guides = np.zeros(
-            len(jobs),
+        guides = []
+        for lines in jobs:
+            guidance, terms = lines.guidance, len(lines.guidance.terms)
+            weights = [term.weight for term in guidance.terms] + [0.0] * (most_terms - terms)
+            interval, whole = guidance.interval or (-np.inf, np.inf), guidance.whole
+            corrections = guidance.projection, guidance.rescale, -1 if whole is None else whole
+            guides.append((lines.samples, terms, 0 if guidance.plain else terms, weights, *interval, *corrections))
+        return np.array(  # (assigning fields one by one would take twice as long)
+            guides,
             dtype=[
                 ("samples", np.int64),  # of the job
                 ("terms", np.int64),  # number of terms
@@ -358,14 +365,6 @@ class Conditions:
                 ("whole", np.int64),  # the term with all conditions; -1 if there is none
             ],
         )
-        for guide, lines in zip(guides, jobs, strict=True):
-            guidance, terms = lines.guidance, len(lines.guidance.terms)
-            guide["samples"], guide["terms"], guide["last"] = lines.samples, terms, 0 if guidance.plain else terms
-            guide["weights"][:terms] = [term.weight for term in guidance.terms]
-            guide["begin"], guide["end"] = guidance.interval or (-np.inf, np.inf)
-            guide["projection"], guide["rescale"] = guidance.projection, guidance.rescale
-            guide["whole"] = -1 if guidance.whole is None else guidance.whole
-        return guides
 
     def _corrections(
         self, guides: NDArray[Any], terms: Places, lanes: Sequence[Places]
