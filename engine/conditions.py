@@ -7,7 +7,8 @@ job depends only on that job, not on the number of running jobs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class RowStore:
 
     def add(self, rows: Tensor) -> Places:
         """Store rows (n, *shape); return their places (n,)."""
-        n = len(rows)
+        n, rows = len(rows), rows.to(self._device, self._dtype)
         number = next((k for k in reversed(range(len(self._free))) if len(self._free[k]) >= n), None)
         if number is None:
             number, room = len(self._blocks), max(n, self._room)
@@ -63,7 +64,7 @@ class RowStore:
         places = np.array(free[len(free) - n :], dtype=np.int64)
         del free[len(free) - n :]
         at = torch.from_numpy(places - self._first[number]).to(self._device)
-        self._blocks[number][at] = rows.to(self._device, self._dtype)
+        self._blocks[number][at] = rows
         self.held += n
         return places
 
@@ -166,18 +167,24 @@ class JobRows:
             samples: number of its samples.
             variants: conditions and constants of each variant, by name; identical objects are stored once.
             guidance: how they are combined.
+
+        If memory runs out, nothing has changed.
         """
         placed: dict[int, tuple[RowStore, Places]] = {}
-        lines = np.empty((len(variants), samples, len(self.stores)), dtype=np.int64)
-        for variant, entries in enumerate(variants):
-            for column, (name, store) in enumerate(self.stores.items()):
-                condition = entries[name]
-                if id(condition.rows) not in placed:
-                    placed[id(condition.rows)] = (store, store.add(condition.rows))
-                places = placed[id(condition.rows)][1]
-                lines[variant, :, column] = places[0] if condition.index is None else places[condition.index]
-        first = self._space.take(len(variants) * samples)
-        self._table = grown(self._table, self._space.size)
+        with ExitStack() as undo:
+            lines = np.empty((len(variants), samples, len(self.stores)), dtype=np.int64)
+            for variant, entries in enumerate(variants):
+                for column, (name, store) in enumerate(self.stores.items()):
+                    condition = entries[name]
+                    if id(condition.rows) not in placed:
+                        placed[id(condition.rows)] = (store, store.add(condition.rows))
+                        undo.callback(store.remove, placed[id(condition.rows)][1])
+                    places = placed[id(condition.rows)][1]
+                    lines[variant, :, column] = places[0] if condition.index is None else places[condition.index]
+            undo.callback(setattr, self, "_space", replace(self._space, free=list(self._space.free)))
+            first = self._space.take(len(variants) * samples)
+            self._table = grown(self._table, self._space.size)
+            undo.pop_all()
         self._table[first : first + len(variants) * samples] = lines.reshape(-1, len(self.stores))
         self._jobs[owner] = _JobLines(first, len(variants) * samples, samples, tuple(placed.values()), guidance)
         at = int(np.searchsorted(self.owners, owner))
@@ -193,8 +200,9 @@ class JobRows:
         self._space.give(lines.first, lines.rows)
         at = int(np.searchsorted(self.owners, owner))
         self.owners, self._first = np.delete(self.owners, at), np.delete(self._first, at)
-        if not self._jobs:  # give back the memory of the last peak
-            self._space, self._table = RangeAllocator(), self._table[:0]
+        self._space.shrink()
+        if self._space.size < len(self._table):  # give back the memory of the last peak
+            self._table = self._table[: self._space.size].copy()
 
     def lines(self, owner: Places, index: Places) -> tuple[Places, Places]:
         """For lanes (n,): the position of each lane's job in `owners`, and the line of its first variant."""
@@ -312,7 +320,7 @@ class Conditions:
             return CallRows(self.rows.stored(line))
         if self._guides is None:
             self._guides = self._listed()
-        guides = self._guides[place]
+        guides = self._guides.take(place)
         samples, terms, last = guides["samples"], guides["terms"], guides["last"]
         if self._skipped:
             at = t.double().cpu().numpy()
@@ -336,8 +344,15 @@ class Conditions:
         """The guidances of all jobs, in the order of `JobRows.owners`."""
         jobs = [self.rows[int(owner)] for owner in self.rows.owners]
         most_terms = max(len(lines.guidance.terms) for lines in jobs)
-        guides = np.zeros(
-            len(jobs),
+        guides = []
+        for lines in jobs:
+            guidance, terms = lines.guidance, len(lines.guidance.terms)
+            weights = [term.weight for term in guidance.terms] + [0.0] * (most_terms - terms)
+            interval, whole = guidance.interval or (-np.inf, np.inf), guidance.whole
+            corrections = guidance.projection, guidance.rescale, -1 if whole is None else whole
+            guides.append((lines.samples, terms, 0 if guidance.plain else terms, weights, *interval, *corrections))
+        return np.array(  # (assigning fields one by one would take twice as long)
+            guides,
             dtype=[
                 ("samples", np.int64),  # of the job
                 ("terms", np.int64),  # number of terms
@@ -350,14 +365,6 @@ class Conditions:
                 ("whole", np.int64),  # the term with all conditions; -1 if there is none
             ],
         )
-        for guide, lines in zip(guides, jobs, strict=True):
-            guidance, terms = lines.guidance, len(lines.guidance.terms)
-            guide["samples"], guide["terms"], guide["last"] = lines.samples, terms, 0 if guidance.plain else terms
-            guide["weights"][:terms] = [term.weight for term in guidance.terms]
-            guide["begin"], guide["end"] = guidance.interval or (-np.inf, np.inf)
-            guide["projection"], guide["rescale"] = guidance.projection, guidance.rescale
-            guide["whole"] = -1 if guidance.whole is None else guidance.whole
-        return guides
 
     def _corrections(
         self, guides: NDArray[Any], terms: Places, lanes: Sequence[Places]

@@ -47,6 +47,14 @@ class RangeAllocator:
                 merged.append((start, length))
         self.free = merged
 
+    def shrink(self) -> None:
+        """Halve the total, or more, if three quarters of it or more are free at the end."""
+        if self.free and sum(self.free[-1]) == self.size and 4 * self.free[-1][0] <= self.size:
+            first, _ = self.free.pop()
+            self.size = 2 * first
+            if first:
+                self.free.append((first, first))
+
 
 def grown(array: NDArray[Any], *shape: int) -> NDArray[Any]:
     """Pad an array with zeros to at least this shape along its first axes; return it as is if it is large enough."""
@@ -92,11 +100,12 @@ class Bank:
         if key not in self._ranges:
             rows = isinstance(item, Rows)
             space, count = (self._row_space, len(item.records)) if rows else (self._time_space, len(item))
+            before = space.size, list(space.free)
             first = space.take(count)
             try:
                 self._load(item, first, count)
             except BaseException:
-                space.give(first, count)
+                space.size, space.free = before  # not `give`: a size that was too much would be asked for again
                 raise
             self._ranges[key] = space, first, count
         self._users[key] += 1

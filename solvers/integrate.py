@@ -202,7 +202,9 @@ def _drive(
     known: Tensor | None = None,
 ) -> Solution:
     n, settings = len(x0), dict(plan.settings)
-    x, saved = torch.empty_like(x0), None if save_at is None else x0.new_full((n, len(save_at), *x0.shape[1:]), np.nan)
+    x, saved = x0.new_empty(x0.shape), None
+    if save_at is not None:
+        saved = x0.new_full((n, len(save_at), *x0.shape[1:]), np.nan)
     t, (nfe, code, grid_steps) = np.zeros(n), np.zeros((3, n), dtype=np.int64)
     samples, steps = [np.zeros(0, dtype=np.int64)], [np.zeros((0, 5))]
     lanes = Lanes(tuple(x0.shape[1:]), x0.dtype, x0.device, slots=max(plan.rows.slots, 2), step_ends=step_ends)

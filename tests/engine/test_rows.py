@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine import conditions as module
 from engine.conditions import Conditions, RowStore
 from engine.job import Job
 from models.condition_values import Distinct
@@ -118,3 +119,61 @@ def test_large_rows_are_gathered_once_while_the_places_stay_the_same(monkeypatch
     alone = store.take(places[1:2])
     assert torch.equal(alone, rows[1:2])
     assert any(alone.data_ptr() == block[row].data_ptr() for block in store._blocks for row in range(len(block)))
+
+
+PAIR = NamedConditions({name: NamedCondition(shape=(3,), null="zeros") for name in ("a", "b")})
+
+
+def pair(samples: int) -> Job:
+    given = {name: Distinct.from_rows(torch.randn(samples, 3)) for name in ("a", "b")}
+    return Job("m", 1, PLAN, samples, conditions=given)
+
+
+@pytest.mark.parametrize("place", ["second store", "table"])
+def test_a_job_for_which_memory_does_not_suffice_leaves_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conditions = Conditions(PAIR, torch.float32, "cpu")
+    rows = conditions.rows
+    stores = list(rows.stores.values())
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    for alone in (True, False):  # without other jobs, and with one
+        if not alone:
+            conditions.add(0, pair(2))
+        before = [store.held for store in stores], rows.owners.tolist(), rows._space.size, list(rows._space.free)
+        with monkeypatch.context() as patch:
+            patch.setattr(*(module, "grown") if place == "table" else (stores[1], "add"), full)
+            with pytest.raises(MemoryError):
+                conditions.add(1, pair(100_000))
+        conditions.remove(1)
+        after = [store.held for store in stores], rows.owners.tolist(), rows._space.size, list(rows._space.free)
+        assert after == before
+    conditions.add(2, pair(2))
+    assert len(rows._table) == 64
+
+
+def test_rows_that_cannot_be_copied_take_no_places() -> None:
+    store = RowStore((2,), torch.float32, "cpu")
+    store.add(torch.zeros(2, 2))
+    free = [list(places) for places in store._free]
+    with pytest.raises(NotImplementedError):  # as if there were no memory for them
+        store.add(torch.zeros(3, 2, device="meta"))
+    assert store._free == free
+    assert store.held == 2
+
+
+def test_the_table_of_places_shrinks_after_a_peak() -> None:
+    conditions = Conditions(PAIR, torch.float32, "cpu")
+    conditions.add(0, pair(3))
+    conditions.add(1, pair(50_000))
+    assert len(conditions.rows._table) >= 50_000
+    conditions.add(2, pair(3))
+    conditions.remove(1)
+    conditions.remove(2)
+    assert len(conditions.rows._table) <= 64  # while a job stays
+    [a, b] = conditions.of(np.zeros(3, dtype=np.int64), np.arange(3), torch.zeros(3)).conditions
+    assert a.rows().shape == b.rows().shape == (3, 3)
+    conditions.remove(0)
+    assert conditions.rows._table.nbytes == 0
+    assert conditions.rows._table.base is None

@@ -25,9 +25,15 @@ def test_stretches_never_overlap_and_join_again(moves: list[tuple[bool, int]]) -
         else:
             first = sorted(held)[count % len(held)]
             space.give(first, held.pop(first))
+        if count % 4 == 0:
+            space.shrink()
+            assert all(first + length <= space.size for first, length in held.items())
+            assert sum(length for _, length in space.free) + sum(held.values()) == space.size
     for first, count in held.items():
         space.give(first, count)
     assert space.free == ([(0, space.size)] if space.size else [])
+    space.shrink()
+    assert (space.size, space.free) == (0, [])
 
 
 def test_equal_plans_share_one_place() -> None:

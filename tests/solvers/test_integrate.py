@@ -386,3 +386,6 @@ def test_velocities_however_they_lie_in_memory() -> None:
             assert torch.equal(integrate(velocity, x0, **settings).x, expected)
         ones = integrate(lambda x, t: torch.ones(1, 1, dtype=x.dtype).expand(x.shape), x0, **settings).x
         assert torch.allclose(ones, x0 + 1)
+        turned = integrate(lambda x, t: -x, x0.T.contiguous().T, **settings).x
+        assert turned.is_contiguous()
+        assert torch.equal(turned, expected)

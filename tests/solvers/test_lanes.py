@@ -290,3 +290,15 @@ def test_velocities_that_do_not_fit_are_refused_and_change_nothing(wrong: torch.
     finished = lanes.absorb(torch.ones(3, 2))
     assert finished is not None
     assert torch.equal(finished.x, torch.full((3, 2), 2.0))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_large_rooms_are_given_back_and_small_ones_hold_nothing_of_before(compiled: bool) -> None:
+    lanes = Lanes((100,), compiled=compiled)
+    solve = resolve(solver="unipc3", steps=3)
+    for samples, kept in ((2, True), (5000, False), (2, True)):
+        run(lanes, lambda x, t: torch.full_like(x, torch.inf), [Admission(solve, torch.ones(samples, 100))])
+        assert bool(lanes.states._room_k.nbytes) is kept
+        found = run(lanes, lambda x, t: -x, [Admission(solve, torch.ones(1, 100))])
+        expected = run(Lanes((100,), compiled=compiled), lambda x, t: -x, [Admission(solve, torch.ones(1, 100))])
+        assert torch.equal(found[0, 0].x, expected[0, 0].x)

@@ -160,9 +160,12 @@ def test_a_bank_without_room_keeps_its_stretches(monkeypatch: pytest.MonkeyPatch
     plan = resolve(solver="ab4", steps=100, start="rk", grid={"name": "power", "exponent": 2.0})
     assert plan.times is not None
     for allowed, item in ((1, plan.rows), (2, plan.rows), (1, plan.times)):  # weights, rows, times
-        left = allowed
+        left, before = allowed, held(lanes)
+        sizes = lanes.bank._row_space.size, lanes.bank._time_space.size
         with pytest.raises(MemoryError):
             lanes.bank.hold(item)
+        assert held(lanes) == before
+        assert (lanes.bank._row_space.size, lanes.bank._time_space.size) == sizes  # what is small still fits
     monkeypatch.undo()
     ended = run(lanes, lambda x, t: x, [Admission(resolve(solver="ab4", steps=100), torch.ones(1, 1), owner=1)])
     assert ended[1, 0].x.item() == pytest.approx(2.71828, abs=1e-3)
