@@ -68,17 +68,19 @@ def stop_requests() -> Iterator[list[int]]:
     checks for a request.
     """
     received: list[int] = []
-
-    def note(signum: int, frame: FrameType | None) -> None:
-        received.append(signum)
-        restore()
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def restore() -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    def note(signum: int, frame: FrameType | None) -> None:
+        received.append(signum)
+        restore()
+
     try:
+        for number in before:
+            signal.signal(number, note)
         yield received
     finally:
         restore()

@@ -1,9 +1,12 @@
+import os
+import signal
 import sys
+from typing import Any
 
 import pytest
 
 from training import progress
-from training.progress import progress_bar
+from training.progress import progress_bar, stop_requests
 
 
 def test_in_a_log_a_line_now_and_then_with_loss_and_time_left(
@@ -33,3 +36,18 @@ def test_on_a_terminal_one_bar_that_begins_where_the_run_goes_on(
     assert "10/10" in err
     assert "loss 0.1250" in err
     assert err.count("\n") == 1
+
+
+def test_a_signal_is_noted_even_while_the_handlers_are_installed(monkeypatch: pytest.MonkeyPatch):
+    before, install = signal.getsignal(signal.SIGINT), signal.signal
+
+    def then_interrupt(number: int, handler: Any) -> Any:
+        previous = install(number, handler)
+        if number == signal.SIGINT and handler != before:
+            os.kill(os.getpid(), signal.SIGINT)
+        return previous
+
+    monkeypatch.setattr(progress.signal, "signal", then_interrupt)
+    with stop_requests() as received:
+        assert received == [signal.SIGINT]
+        assert signal.getsignal(signal.SIGINT) == before, "a second Ctrl-C stops at once"
