@@ -24,10 +24,11 @@ from models.velocity import FieldKind
 AVERAGE = FieldKind.AVERAGE
 
 
-def network(field: FieldKind = AVERAGE) -> Network:
+def network(field: FieldKind = AVERAGE) -> ResidualMLP:
     """A network that depends on its steps: their weights are not the initial zeros."""
     torch.manual_seed(0)
     made = ResidualMLPSize(hidden=32, blocks=1, time_width=8).network((2,), field=field).requires_grad_(False)
+    assert isinstance(made, ResidualMLP)
     if field.takes_ends:
         torch.nn.init.normal_(made.get_parameter("span.weight"))
     return made
