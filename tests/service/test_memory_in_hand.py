@@ -255,9 +255,9 @@ async def test_a_large_body_is_given_back_once_it_is_understood(running: Any, do
     taken: list[int] = []
 
     class Watched(Ledger):
-        def take(self, wanted: int, deadline: float) -> Hold:
-            taken.append(wanted)
-            return super().take(wanted, deadline)
+        def take(self, size: int, deadline: float) -> Hold:
+            taken.append(size)
+            return super().take(size, deadline)
 
     running.service.bodies = Watched(2**30)
     path, body = DOORS[door]
