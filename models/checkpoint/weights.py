@@ -43,8 +43,7 @@ class Modules(nn.Module):
     ) -> None:
         super().__init__()
         self.velocity, self.decoder, self.prelude, self.nulls = velocity, decoder, prelude, nn.Module()
-        for name, null in nulls.items():
-            self.nulls.register_buffer(name, null)
+        self.nulls._buffers.update(nulls)  # `register_buffer` refuses names that modules have, such as `type`
 
     def check_finite(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise a CheckpointError for a tensor with numbers that are not finite; masks of programs have infinities."""

@@ -11,8 +11,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from models.architectures.analytic import Gaussian
 from models.checkpoint.card import CheckpointError
-from models.checkpoint.weights import file_of, read_weights
+from models.checkpoint.weights import Modules, file_of, read_weights
+from models.decoder import Decoder
 
 
 def tensors() -> dict[str, Tensor]:
@@ -61,6 +63,11 @@ def test_a_header_whose_places_do_not_fit_is_refused(
     (tmp_path / "w").write_bytes(content)
     with pytest.raises(CheckpointError, match=message):
         read_weights(tmp_path / "w", hashlib.sha256(content).hexdigest(), {"a": torch.zeros(2), "b": torch.zeros(2)})
+
+
+def test_a_stored_null_may_have_a_name_that_modules_use() -> None:
+    modules = Modules(Gaussian(), Decoder.identity((2,)), None, {"type": torch.ones(3)})
+    assert modules.state_dict()["nulls.type"].tolist() == [1.0, 1.0, 1.0]
 
 
 _PEAK = """
