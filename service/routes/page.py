@@ -65,9 +65,7 @@ def _sent(request: Request, name: str, headers: Mapping[str, str] = _PAGE_HEADER
     headers = {**headers, "ETag": etag, "Cache-Control": "no-cache"}  # a page never mixes files of two releases
     tags = (context_of(request.scope).header(b"if-none-match") or "").split(",")
     if not {etag, "*"}.isdisjoint(tag.strip().removeprefix("W/") for tag in tags):
-        unchanged = Response(status_code=304, headers=headers)
-        unchanged.headers.add_vary_header("Accept-Encoding")  # as the whole file has it
-        return unchanged
+        return Response(status_code=304, headers=headers)
     return Response(content, headers=headers, media_type=_TYPES.get(Path(name).suffix, _TYPES[".html"]))
 
 
