@@ -211,8 +211,9 @@ def test_the_verdict_finds_its_room_kept(page: Page, service: str, width: int, v
 def test_a_link_to_overlaid_points_keeps_the_room_of_one_figure(page: Page, service: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
     waiting: list[Any] = []
+    page.goto(f"{service}/livez")
+    page.evaluate("localStorage.setItem('pathline-introduced', '')")  # the introduction takes room, too
     page.route("**/v1/sample/stream", lambda route: waiting.append(route))  # until it is unrouted
-    page.goto("about:blank")
     page.goto(f"{service}/#{urlencode({'model': 'gaussian', 'num_samples': 32, 'layout': 'over', **PAIR})}")
     page.wait_for_selector("#cancel:not([hidden])")
     room = page.locator("#cards").bounding_box()
