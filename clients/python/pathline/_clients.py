@@ -78,15 +78,6 @@ class Operations:
 
     _calls: Calls
 
-    def __init_subclass__(
-        cls, performing: Callable[[Callable[..., Any], bool], Callable[..., Any]] | None = None, **others: Any
-    ) -> None:
-        super().__init_subclass__(**others)
-        for name, method in vars(Operations).items():
-            if performing is not None and isinstance(method, Method):  # a user's subclass inherits its functions
-                function = performing(method.operation, method.streams)
-                setattr(cls, name, _described(function, method.operation, cls.__name__))
-
     @property
     def base_url(self) -> str:
         """URL of the service."""
@@ -115,6 +106,19 @@ def _described(method: Callable[..., Any], operation: Callable[..., Any], owner:
     return method
 
 
+def _performing(function_of: Callable[[Callable[..., Any], bool], Callable[..., Any]]) -> Callable[[type[T]], type[T]]:
+    """Give a client the functions that perform its operations, made of each and of whether it streams."""
+
+    def complete(client: type[T]) -> type[T]:
+        for name, method in vars(Operations).items():
+            if isinstance(method, Method):
+                function = function_of(method.operation, method.streams)
+                setattr(client, name, _described(function, method.operation, client.__name__))
+        return client
+
+    return complete
+
+
 def _blocking(operation: Callable[..., Any], streams: bool) -> Callable[..., Any]:
     def method(self: Client, *args: Any, **kwargs: Any) -> Any:
         return (values if streams else run)(operation(self._calls, *args, **kwargs))
@@ -122,7 +126,8 @@ def _blocking(operation: Callable[..., Any], streams: bool) -> Callable[..., Any
     return method
 
 
-class Client(Operations, performing=_blocking):
+@_performing(_blocking)
+class Client(Operations):
     """A blocking client; safe to share between threads. Use it in a ``with`` block, or call `close`.
 
     Args:
@@ -181,7 +186,8 @@ def _awaited(operation: Callable[..., Any], streams: bool) -> Callable[..., Any]
     return generator if streams else method
 
 
-class AsyncClient(Operations, performing=_awaited):
+@_performing(_awaited)
+class AsyncClient(Operations):
     """`Client` for asyncio. Use it in an ``async with`` block, or await `aclose`.
 
     A cancelled call closes its connection, and the service stops computing within one network call. A client may be
