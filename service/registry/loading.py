@@ -37,14 +37,16 @@ class _Load:
         return not self.started and all(future.cancelled() for future in self.waiting)
 
     def end(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Tell those who wait."""
+        """Tell those who wait; what fails for one of them does not keep the others waiting."""
         for future in self.waiting:
             if not future.set_running_or_notify_cancel():
                 continue
-            if error is not None:
-                future.set_exception(error)
-            else:
+            try:
+                if error is not None:
+                    raise error
                 future.set_result(result if self.key is None else result())
+            except BaseException as failure:
+                future.set_exception(failure)
 
 
 class Loads:

@@ -1,9 +1,11 @@
 """Loading has its own thread: it respects deadlines, is bounded, and does not use the threads of responses."""
 
 import asyncio
+import math
 import shutil
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -150,6 +152,27 @@ async def test_shutdown_answers_who_waits_for_a_load(running: Any, gate: Gate) -
     assert (await requests[0]).status_code == 200
     for version in (2, 3, 3):
         assert (await running.post(**FIXED, version=version)).json()["type"] == "/problems/draining"
+
+
+async def test_a_lease_that_cannot_be_made_keeps_nobody_waiting() -> None:
+    loads, both = loading.Loads(), threading.Event()
+    leases = iter([RuntimeError("no lease"), None])
+
+    def make() -> None:
+        if (fault := next(leases)) is not None:
+            raise fault
+
+    def load() -> Callable[[], None]:
+        assert both.wait(60)
+        return make
+
+    waiting = [asyncio.create_task(loads.lease(("moons", 1), load, math.inf, "late")) for _ in range(2)]
+    await asyncio.sleep(0)
+    both.set()
+    first, second = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(first, RuntimeError)
+    assert second is None
+    loads.close()
 
 
 async def test_old_versions_do_not_fill_memory(running: Any) -> None:
