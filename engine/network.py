@@ -21,6 +21,7 @@ from models.condition_values import Distinct
 from models.forms.form import Form
 from models.forms.rows import RowCaller, StoredRows, field_rows
 from models.guidance import Guidance, Term, combined
+from models.messages import typed_line
 from solvers.derived import pulled_rows
 from solvers.known_values import corrected, error_of
 from solvers.lanes import Finished, Lanes
@@ -248,7 +249,7 @@ class ArenaNetwork:
         """Return an error's message in one line; raise SystemExit if the error leaves the device unusable."""
         if self._device.is_lost(error):
             raise SystemExit(f"the device is lost: {error}") from error
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        return typed_line(error)
 
 
 def _owners(chosen: Sequence[Lanes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

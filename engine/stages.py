@@ -26,6 +26,7 @@ from models.checkpoint.loading import Checkpoint
 from models.condition_values import Distinct
 from models.decoder import DecoderError
 from models.forms.rows import CALL_NUMBERS, MOST_ROWS, independent_rows
+from models.messages import typed_line
 from models.noise import noise
 from models.prelude import combinations
 from models.shapes import free_axes
@@ -233,7 +234,7 @@ class Stage:
         except Exception as error:  # (an error of the program must fail only its own requests)
             if self._device.is_lost(error):
                 raise SystemExit(f"the device is lost: {error}") from error
-            message = f"{type(error).__name__}: {error}".splitlines()[0]
+            message = typed_line(error)
         else:
             return {}
         # Outside the handler: the exception keeps the failed call's memory alive.

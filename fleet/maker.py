@@ -23,6 +23,7 @@ from engine.job import SAMPLE, EngineFailed, Job, Priority
 from fleet.errors import CommandError, FleetError
 from models.checkpoint.card import Card, CheckpointError, read_card
 from models.conditions import ONE
+from models.messages import typed_line
 from models.repository import Repository, RepositoryError, UnknownModel
 from service.errors import ProblemError
 from service.ledger import Hold, Ledger
@@ -185,7 +186,7 @@ class Maker:
             self._engine.prepare(self.model.name, self.model.version, job.operation, job.sizes)
         except Exception as error:  # whatever the network raises
             shape = ", ".join(f"{axis} = {size}" for axis, size in job.sizes)
-            message = f"{type(error).__name__}: {error}".partition("\n")[0]
+            message = typed_line(error)
             why = f"cannot be evaluated at {shape}" if job.operation is SAMPLE else "has no derivative to use"
             raise CommandError(f"model {self.model.name!r} {why}: {message}") from error
 

@@ -34,6 +34,11 @@ def first_line(error: BaseException) -> str:
     return printable((str(error).splitlines() or [type(error).__name__])[0], _LONGEST_LINE)
 
 
+def typed_line(error: BaseException) -> str:
+    """Return an error's type and the first line of its message."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def printable(name: object, longest: int = _LONGEST_NAME) -> str:
     """Return a name or path on one line of bounded length; it may contain line ends, and bytes that are not text."""
     text = str(name) if str(name).isprintable() else repr(str(name))

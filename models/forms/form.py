@@ -19,6 +19,7 @@ from torch import nn
 from models.conditions import NamedConditions
 from models.conventions import Adapted
 from models.forms.rows import same_bits
+from models.messages import typed_line
 from models.network import Network
 from models.noise import noise
 from models.shapes import Shape, sized
@@ -121,7 +122,7 @@ def _verified(
         form = Adapted(field, velocity.time) if isinstance(velocity, Adapted) else field
         fault = find_fault(velocity, form, network.event_shape, condition, maker.name)
     except Exception as error:  # compilers' errors have no common class; after any of them the module serves
-        fault = f"{maker.failure}: {type(error).__name__}: {error}".splitlines()[0]
+        fault = f"{maker.failure}: {typed_line(error)}"
     else:
         if not fault:
             return Form(form, maker.path, independent=maker.independent, runner=getattr(form, "runner", None))

@@ -25,7 +25,7 @@ from engine.engine import Engine
 from engine.job import SAMPLE, Draining, Operation, Sizes
 from models.checkpoint.card import CheckpointError, UnreadableCheckpoint, read_card
 from models.checkpoint.plans import tuned_plans
-from models.messages import first_line
+from models.messages import first_line, typed_line
 from models.repository import Repository, RepositoryError, Signature, UnknownModel
 from service.errors import Kind, ProblemError, invalid, shutting_down
 from service.metrics import Metrics
@@ -290,7 +290,7 @@ class Registry:
                 self._choose(name, versions, retry_failed, load)
         except Exception as error:
             _log.exception("refreshing model %s failed", name)
-            self._refuse(name, FOLDER, _in_words(error), transient=True)
+            self._refuse(name, FOLDER, typed_line(error), transient=True)
 
     def _choose(self, name: str, versions: tuple[int, ...], retry_failed: bool, load: bool) -> None:
         """Let the highest version that can be loaded answer; the one before it is unloaded unless it was requested."""
@@ -441,7 +441,7 @@ class Registry:
             if not explained and not isinstance(error, OSError | MemoryError):
                 _log.exception("loading model %s version %d failed", name, version)
             transient = isinstance(error, UnreadableCheckpoint) or not isinstance(error, CheckpointError)
-            self._refuse(name, version, str(error) if explained else _in_words(error), transient, signature)
+            self._refuse(name, version, str(error) if explained else typed_line(error), transient, signature)
             return False
         model.leases.used = self._clock()
         self._put(self._table[name].with_state(version, fault=None, signature=signature, model=model))
@@ -470,10 +470,6 @@ class Registry:
         return lambda: None
 
 
-def _in_words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
 def _unready(model: ModelVersion, operation: Operation, sizes: Sizes, error: Exception) -> ProblemError:
     """Return what a request is told when an operation of a model cannot be prepared."""
     if isinstance(error, Draining):
@@ -483,5 +479,5 @@ def _unready(model: ModelVersion, operation: Operation, sizes: Sizes, error: Exc
     _log.error("model %s version %d is not ready for %s", model.name, model.version, operation.name, exc_info=error)
     if operation is SAMPLE:
         shape = ", ".join(f"{axis} = {size}" for axis, size in sizes)
-        return invalid("shape", f"model {model.name!r} cannot be evaluated at {shape}: {_in_words(error)}")
-    return invalid("name", f"the network of model {model.name!r} has no derivative to use: {_in_words(error)}")
+        return invalid("shape", f"model {model.name!r} cannot be evaluated at {shape}: {typed_line(error)}")
+    return invalid("name", f"the network of model {model.name!r} has no derivative to use: {typed_line(error)}")
