@@ -5,7 +5,7 @@ import hmac
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -118,14 +118,14 @@ class Keys:
 
     def __init__(self, settings: Settings) -> None:
         admin = () if settings.admin_key is None else (settings.admin_key,)
-        self._keys = (*settings.api_keys, *admin)
+        self._digests = _digests_of((*settings.api_keys, *admin))
         self._open = _OPEN | (_HEALTH if settings.open_health else set())
         self._open |= {"/metrics"} if settings.open_metrics else set()
 
     def check(self, scope: Scope) -> None:
         """Require a valid key; raise a 401."""
         if scope["path"] not in self._open and not scope["path"].startswith(_OPEN_FOLDERS):
-            _require_key(Headers(scope=scope), self._keys, "this service")
+            _require_key(Headers(scope=scope), self._digests, "this service")
 
 
 def require_admin(headers: Headers, settings: Settings) -> None:
@@ -137,11 +137,11 @@ def require_admin(headers: Headers, settings: Settings) -> None:
     if settings.admin_key is None:
         detail = "this endpoint changes the service and is closed because PATHLINE_ADMIN_KEY is not set"
         raise ProblemError(Kind.FORBIDDEN, detail)
-    _require_key(headers, (settings.admin_key,), "this endpoint")
+    _require_key(headers, _digests_of((settings.admin_key,)), "this endpoint")
 
 
-def _require_key(headers: Headers, keys: Iterable[SecretStr], place: str) -> None:
-    """Require one of the keys in ``Authorization: Bearer`` or ``X-API-Key``, compared in constant time.
+def _require_key(headers: Headers, valid: Sequence[bytes], place: str) -> None:
+    """Require a key with a valid digest in ``Authorization: Bearer`` or ``X-API-Key``, compared in constant time.
 
     Proxies may have added some, so those of every line of both headers count.
 
@@ -151,7 +151,6 @@ def _require_key(headers: Headers, keys: Iterable[SecretStr], place: str) -> Non
     parts = [value.partition(" ") for value in headers.getlist("authorization")]
     bearer = [token.strip() for scheme, _, token in parts if scheme.lower() == "bearer"]
     sent = [_digest(key.encode("latin-1")) for key in (*bearer, *headers.getlist("x-api-key")) if key]
-    valid = [_digest(key.get_secret_value().encode()) for key in keys]
     if sum(hmac.compare_digest(one, other) for one in sent for other in valid):  # all of them, always
         return
     challenge = 'Bearer realm="pathline"' + (', error="invalid_token"' if sent else "")
@@ -175,6 +174,10 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def _is_loopback(host: str) -> bool:
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
+
+
+def _digests_of(keys: Iterable[SecretStr]) -> list[bytes]:
+    return [_digest(key.get_secret_value().encode()) for key in keys]
 
 
 def _digest(key: bytes) -> bytes:
