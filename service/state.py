@@ -38,7 +38,7 @@ class Service:
         ledger: memory of the requests in progress.
         bodies: memory of the bodies being read.
         conditions: memory of the conditions of the requests in progress.
-        kinds: kinds of recent requests, the oldest first; see `requests.alike`.
+        kinds: kinds of recent requests, the oldest first; see `requests.validation`.
         parsing: held while a large body is parsed.
         started: whether it has been started.
         draining: whether it takes no more requests.
