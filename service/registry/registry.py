@@ -65,7 +65,7 @@ class Registry:
         self._metrics = Metrics() if metrics is None else metrics
         self.repository = Repository(settings.models_dir)
         self._table: dict[str, ModelEntry] = {}  # replaced, never changed
-        self._leaving: list[tuple[ModelVersion, Signature | None]] = []  # unloaded, with leases out; and their files
+        self._leaving: list[tuple[ModelVersion, Signature | None]] = []  # unloaded with leases out, and their files
         self._passed_over: list[tuple[str, str]] = []
         self._loads, self.complete = Loads(), False
         try:
@@ -373,7 +373,7 @@ class Registry:
         return self._table.get(name) or ModelEntry(name)
 
     def _put(self, entry: ModelEntry) -> None:
-        """Replace the entry of a model, retire versions no longer in it, and report the changes."""
+        """Replace the entry of a model, return the leases of versions no longer in it, and report the changes."""
         name, before = entry.name, self._entry(entry.name)
         table = {**self._table, name: entry}
         if not entry.states:
@@ -383,11 +383,12 @@ class Registry:
         for _, version in changes.loaded:
             self._metrics.model_is_loaded(name, version, True, entry.loaded[version].path)
         for _, version in changes.unloaded:
-            model, signature = before.loaded[version], before.state(version).signature
+            model = before.loaded[version]
             model.leases.give_back()
-            self._leaving = [pair for pair in (*self._leaving, (model, signature)) if not pair[0].leases.freed]
+            self._leaving.append((model, before.state(version).signature))
             self._metrics.model_is_loaded(name, version, False, model.path)
             _log.info("model %s version %d was unloaded", name, version)
+        self._leaving = [pair for pair in self._leaving if not pair[0].leases.freed]
         for _, version, reason in changes.refused:
             how = "stays in use as it was loaded" if version in entry.loaded else "is not served"
             how += ", and will be tried again" if entry.broken[version].transient else ""
