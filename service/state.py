@@ -57,7 +57,7 @@ class Service:
     parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     _watch: threading.Thread | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
-    _fault: str = ""
+    _logged_fault: str = ""
 
     def __post_init__(self) -> None:
         self.ledger, self.bodies = Ledger(self.settings.max_job_bytes), Ledger(self.settings.max_job_bytes)
@@ -117,9 +117,9 @@ class Service:
             self.registry.refresh()
         except Exception as error:
             fault = str(error) if isinstance(error, RepositoryError) else typed_line(error)
-        if fault and fault != self._fault:
+        if fault and fault != self._logged_fault:
             _log.error("looking for new models failed and is tried again, the loaded ones stay in use: %s", fault)
-        self._fault = fault
+        self._logged_fault = fault
 
     def drain(self) -> None:
         """Refuse new requests; those in progress go on."""
