@@ -134,7 +134,9 @@ def widened(velocity: Velocity, x: Tensor) -> tuple[Velocity, Tensor]:
 Data = NDArray[Any]
 """An array of the states' dtype."""
 
-Runner = Callable[[Records, Data, Data, Data, Bank, StepLog, Index, tuple[int, int, int]], tuple[int, int, int, int, bool]]
+Runner = Callable[
+    [Records, Data, Data, Data, Bank, StepLog, Index, tuple[int, int, int]], tuple[int, int, int, int, bool]
+]
 """A network that runs lanes: query, network and receive in a loop, within one compiled call, to the same bits.
 
 It takes records (n,), states x (n, D), velocities K (n, S, D), known values (P, 2, D) as in `States`, the bank, the
