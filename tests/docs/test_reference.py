@@ -16,8 +16,8 @@ from pathline import cli
 from pathline._fields import FIELDS
 from pathline.cli.arguments import parser
 
-from models.checkpoint.card import Card
 import solvers.__main__
+from models.checkpoint.card import Card
 from service import metrics, settings
 from service.requests.schemas import SOLVER_FIELDS
 
