@@ -1,46 +1,11 @@
-"""Leases: a request holds one until its response is out, and a version leaves memory when its last one is back."""
+"""A lease: a request holds one until its response is out, and a version leaves memory when its last one is back."""
 
 import logging
-import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    from service.registry.version import ModelVersion
+from service.registry.version import Leases, ModelVersion
 
 _log = logging.getLogger("pathline")
-
-
-class Leases:
-    """The leases of one loaded version, which any thread takes and returns; the last one back frees the version.
-
-    The registry has one itself as long as it lends the version. The lock is never held while something is loaded.
-
-    Attributes:
-        out: number of leases not yet returned.
-        freed: whether all were returned.
-        used: time of the last request for it, by the registry's clock.
-    """
-
-    __slots__ = ("_free", "_lock", "freed", "out", "used")
-
-    def __init__(self, free: Callable[[], None]) -> None:
-        self._free, self._lock = free, threading.Lock()
-        self.out, self.freed, self.used = 0, False, 0.0
-
-    def take(self) -> bool:
-        """Count a lease; False if the version is gone."""
-        with self._lock:
-            self.out += not self.freed
-            return not self.freed
-
-    def give_back(self) -> None:
-        """Stop counting a lease."""
-        with self._lock:
-            self.out -= 1
-            self.freed = last = not self.out
-        if last:
-            self._free()
 
 
 class Lease:
@@ -56,13 +21,13 @@ class Lease:
 
     __slots__ = ("_out", "fallback_from", "model")
 
-    def __init__(self, model: "ModelVersion", fallback_from: int | None = None) -> None:
+    def __init__(self, model: ModelVersion, fallback_from: int | None = None) -> None:
         """Take over a lease that `Leases.take` has counted."""
         self.model, self.fallback_from = model, fallback_from
         self._out: list[Leases] = [model.leases]  # `pop` takes it once, whichever threads release it
 
     @classmethod
-    def of(cls, model: "ModelVersion", fallback_from: int | None = None) -> Self | None:
+    def of(cls, model: ModelVersion, fallback_from: int | None = None) -> Self | None:
         """Return a lease of a version; None if it is already freed."""
         return cls(model, fallback_from) if model.leases.take() else None
 
@@ -74,7 +39,7 @@ class Lease:
             return
         leases.give_back()
 
-    def __enter__(self) -> "ModelVersion":
+    def __enter__(self) -> ModelVersion:
         return self.model
 
     def __exit__(self, *_: object) -> None:

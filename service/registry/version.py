@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import shlex
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -26,7 +27,6 @@ from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
 from selection.frontier import FrontierFile
-from service.registry.lease import Leases
 from service.settings import Settings
 from solvers.tuned import TunedPlans
 
@@ -36,6 +36,38 @@ Pace = Callable[[float, float, float, Priority, Sizes], float]
 """Seconds of a job of one version by its calls, work, rows, priority and sizes: see `Engine.pace`."""
 
 _log = logging.getLogger("pathline")
+
+
+class Leases:
+    """The leases of one loaded version, which any thread takes and returns; the last one back frees the version.
+
+    The registry has one itself as long as it lends the version. The lock is never held while something is loaded.
+
+    Attributes:
+        out: number of leases not yet returned.
+        freed: whether all were returned.
+        used: time of the last request for it, by the registry's clock.
+    """
+
+    __slots__ = ("_free", "_lock", "freed", "out", "used")
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self._free, self._lock = free, threading.Lock()
+        self.out, self.freed, self.used = 0, False, 0.0
+
+    def take(self) -> bool:
+        """Count a lease; False if the version is gone."""
+        with self._lock:
+            self.out += not self.freed
+            return not self.freed
+
+    def give_back(self) -> None:
+        """Stop counting a lease."""
+        with self._lock:
+            self.out -= 1
+            self.freed = last = not self.out
+        if last:
+            self._free()
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ import pytest
 
 from models.checkpoint.card import CheckpointError
 from service.errors import Kind, ProblemError
-from service.registry.lease import Lease, Leases
+from service.registry.lease import Lease
 from service.registry.registry import Registry
-from service.registry.version import ModelVersion
+from service.registry.version import Leases, ModelVersion
 from tests.service.registry.asking import registry_of
 
 SIZES = {"a": 10, "b": 20, "c": 5}
