@@ -13,7 +13,7 @@ from service import state
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
-from tests.service.registry.asking import Gate
+from tests.service.registry.asking import Gate, waited_for
 from tests.service.serving import calling
 from tests.service.waiting import eventually
 
@@ -51,7 +51,7 @@ async def test_the_service_answers_while_models_are_loaded(many: Settings, engin
         assert late.status_code == 504
         request = asyncio.ensure_future(http.post("/v1/sample", json={"model": "d", **FIXED}))
         async with asyncio.timeout(60):
-            while not [load for load in service.registry._loads.pending() if load.key]:
+            while not waited_for(service.registry):
                 await asyncio.sleep(0.001)
         gate.open.set()
         assert (await request).status_code == 200
