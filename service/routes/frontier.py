@@ -89,7 +89,7 @@ async def frontier(request: Request, name: ModelName, version: FrontierVersion =
     with await service.lease(name, version) as model:
         if model.never_measured:
             raise ProblemError(Kind.NO_FRONTIER, model.never_measured)
-        stored, fault = model.frontier()
+        stored, fault = model.frontier_file.now()
         if stored is None:
             why = f"cannot be used: {fault}" if fault else "was not measured"
             command = model.measured_by(service.settings.models_dir)

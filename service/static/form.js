@@ -249,12 +249,12 @@ export class Form {
       if (solver && fixed && $(`${side}-steps`).value === "") $(`${side}-steps`).value = "20";
       const parameters = Object.keys(gridParameters($(`${side}-grid`).value));
       const explicit = $(`${side}-grid`).value === "times";
-      const both = ["start", "diffusion", "max_nfe"]; // not only for error control
+      const onGrids = (name) => [...catalogue.solvers.values()].some(({ kind, parameters }) => kind !== "adaptive" && name in parameters);
       const shown = (name) => {
         if (name.startsWith("grid_")) return takes.grid && fixed && parameters.includes(name.slice(5));
         if (name === "mode") return takes.rtol;
         if (name === "tolerance") return takes.rtol && !fixed;
-        if (name in catalogue.settings) return name in takes && (both.includes(name) || fixed === ["steps", "grid"].includes(name)) && !(explicit && name === "steps");
+        if (name in catalogue.settings) return name in takes && (fixed ? onGrids(name) : !["steps", "grid"].includes(name)) && !(explicit && name === "steps");
         return name === "solver" || (solver && ["more", "cost"].includes(name));
       };
       for (const element of $(side).querySelectorAll("[data-for]")) element.hidden = !shown(element.dataset.for);
