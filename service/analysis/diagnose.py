@@ -142,7 +142,9 @@ def validate_diagnose(
     refuse_corrections(checked)
     width = math.prod(model.event_shape)
     _check_cost(n, times, width, model, settings)
-    unspecified = not {"solver", "steps"} & request.model_fields_set and isinstance(request.grid, str | dict)
+    unspecified = (
+        "solver" not in request.model_fields_set and request.steps is None and isinstance(request.grid, str | dict)
+    )
     plan = request_plan(request, model, WHOLE, settings, usual=_USUAL if unspecified else None)
     if plan.spec.noisy:
         raise invalid(

@@ -58,16 +58,11 @@ def sized(
 ) -> tuple[CheckedConditions, ModelVersion]:
     """Return the conditions and guidance of a request, and its model with a size for each free axis.
 
-    Args:
-        request: the parsed body.
-        model: the requested model.
-        samples: number of samples.
-        field, rows: the field with one row per sample, and its value, if there is one.
-        shape: that of a row.
+    If a field has one row per sample, `rows` is its value, and `shape` that of a row.
 
     Raises:
-        ProblemError: 422 for a size that is missing, not allowed, of an unknown axis, or contradicts another; and
-            as in `check_conditions`.
+        ProblemError: 422 for a size that is missing, not allowed, of an unknown axis, or contradicts another; and for
+            conditions or guidance that the model does not accept.
     """
     sizes = AxisSizes(model.card.bounds)
     if request.shape is not None:
@@ -89,17 +84,7 @@ def sized(
 
 
 def _check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: AxisSizes) -> CheckedConditions:
-    """Check the names and shapes of the conditions of a request, and its guidance.
-
-    Args:
-        request: the parsed body.
-        model: the requested model.
-        samples: number of samples.
-        sizes: the known sizes of the free axes; those of the conditions are added.
-
-    Raises:
-        ProblemError: 422 for anything that the model does not accept.
-    """
+    """Check the names and shapes of the conditions of a request, and its guidance; add the sizes of their free axes."""
     takes = model.request_conditions
     if takes is None:
         for name in ("condition", "conditions", "negative", "guidance"):
@@ -237,14 +222,7 @@ def _guidance(request: Subject, takes: NamedConditions, owned: Sequence[Mapping[
 
 
 def _dropped(term: TermRequest, names: Sequence[str], null: Sequence[str], k: int) -> frozenset[str]:
-    """Return the conditions that a term drops.
-
-    Args:
-        term: the term.
-        names: the names of all conditions.
-        null: names of the conditions that "null" drops.
-        k: index of the term.
-    """
+    """Return the conditions that term k drops: of all `names`, those named; or with "null", those in `null`."""
     drop = term.drop or ()
     if (term.condition and drop) or not (term.condition or drop or term.conditions):
         raise invalid(

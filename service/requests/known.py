@@ -72,13 +72,7 @@ def known_bytes(known: KnownRequest, n: int, model: ModelVersion, decode: bool) 
 
 
 def known_of(known: KnownRequest, n: int, model: ModelVersion, decode: bool) -> KnownValues:
-    """Return known values as states.
-
-    Args:
-        known: as the request has them.
-        n: number of samples.
-        model: the requested model, with a size for each free axis.
-        decode: whether samples are data.
+    """Return the known values of n samples as states; with `decode`, they are data.
 
     Raises:
         ProblemError: 422 for values that are not numbers, not finite where they are known, or not known anywhere; for

@@ -32,15 +32,7 @@ _LIKELY_STEPS = 20  # attempted steps of a sample under error control, before an
 
 
 def check_size(field: str, what: str, max_bytes: int, encoder: Encoder, settings: Settings, advice: str) -> None:
-    """Refuse a request if the upper bound on its response is over the limit.
-
-    Args:
-        field: at fault.
-        what: the request in words, as in "num_samples = 5".
-        max_bytes: the bound.
-        encoder: the format.
-        settings: the limits.
-        advice: what to do.
+    """Refuse a request if the upper bound on its response is over the limit; `what` is as in "num_samples = 5".
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.
@@ -57,7 +49,7 @@ def check_size(field: str, what: str, max_bytes: int, encoder: Encoder, settings
 def check_arrays_size(
     member: str, shapes: Sequence[Sequence[int]], dtype: str, plan: Plan, encoder: Encoder, settings: Settings
 ) -> int:
-    """Refuse a request if the upper bound on its response of arrays is over the limit.
+    """Return the bytes of memory that a response of arrays takes while it is sent; refuse one over the limit.
 
     Args:
         member: the field to reduce.
@@ -66,9 +58,6 @@ def check_arrays_size(
         plan: the compiled solver, described in the response.
         encoder: the format.
         settings: the limits.
-
-    Returns:
-        Bytes of memory that the response takes while it is sent.
 
     Raises:
         ProblemError: 422 with the predicted and the allowed number of bytes.

@@ -77,12 +77,7 @@ def request_plan(
 ) -> Plan:
     """Return the compiled solver of a request: its text and the separate fields make one `SolverSpec`.
 
-    Args:
-        request: the parsed body.
-        model: the requested model.
-        t_span: start and end.
-        settings: the limits.
-        usual: the solver's text if the request names none; None for the default of its field.
+    If the request names none, `usual` is the solver's text; None for the default of its field.
 
     Raises:
         ProblemError: 422 if its arguments contradict each other, cannot be met or are over a limit.
@@ -212,11 +207,7 @@ def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, floa
 
 
 def refuse_average(model: ModelVersion, does: str) -> None:
-    """Refuse operations that need the velocity at a single time.
-
-    Args:
-        model: the requested model.
-        does: the operation, as in "encode follows ...".
+    """Refuse operations that need the velocity at a single time; `does` names one, as in "encode follows".
 
     Raises:
         ProblemError: 422 for a field of average velocity.
@@ -292,19 +283,14 @@ def check_transitions(plan: Plan) -> None:
         raise invalid("log_prob", f"log_prob: steps of {spec} have no noise, and so no density; use sde, with noise")
 
 
-def times_of(request: Solving, name: str, plan: Plan) -> NDArray[np.float64]:
-    """Return the times at which to save states, strictly along the span; on a fixed grid, only its points.
-
-    Args:
-        request: the parsed body.
-        name: the field that holds the times.
-        plan: the compiled solver.
+def times_of(request: Solving, field: str, plan: Plan) -> NDArray[np.float64]:
+    """Return the times in a field, at which to save states, strictly along the span; on a fixed grid, only its points.
 
     Raises:
         ProblemError: 422 for a time that is outside the span, out of order, or not on the grid (the nearest is named).
     """
     try:
-        times = check_save_at(plan, getattr(request, name), name)
+        times = check_save_at(plan, getattr(request, field), field)
     except SolverError as error:
         raise invalid(error.field, str(error)) from None
     assert times is not None  # noqa: S101  (times were given)

@@ -148,12 +148,7 @@ def validate_sample(
 ) -> Validated:
     """Check a sample request against its model and the limits, reserve its memory and make its job.
 
-    Args:
-        request: the parsed body.
-        model: the requested model.
-        settings: the limits.
-        encoder: the format of the response.
-        http: the HTTP request, or whatever else memory is reserved for; what it needs is noted in its kind.
+    What it needs is noted for requests alike.
 
     Raises:
         ProblemError: 422 with the field, its value and the allowed values; 406 if the format cannot represent the
@@ -250,7 +245,7 @@ def job_of(
     Args:
         http: the HTTP request, or whatever else memory is reserved for.
         request: the parsed body.
-        model: the requested model, with a size for each free axis.
+        model: has a size for each free axis.
         plan: the compiled solver.
         checked: the conditions and guidance of its samples.
         memory: bytes that it holds until its response is sent, besides those of the conditions.
@@ -284,7 +279,7 @@ def job_of(
         deadline=http.deadline,
         trace=trace,
         priority=_PRIORITIES[request.priority],
-        on_logged=logged_beyond(hold, num_samples * kept_steps(plan, trace)),
+        on_logged=logged_beyond(hold, num_samples * kept_steps(plan, trace)) if plan.adaptive else None,
         **fields,
     )
 

@@ -67,8 +67,7 @@ _RESPONSES = solved("/v1/replay", ReplayResponse, "The samples", ENCODERS, Kind.
 async def replay(http: Context, answer: Annotated[ReplayRequest, requested(_REQUESTS)]) -> Response:
     """Reproduce the samples of an earlier response and compare their bits; 409 if these cannot be promised."""
     differences: list[Difference] = []
-    validate = partial(_validate, answer, http.service.environment, differences)
-    valid = await pipeline.make_job(http, _request_of(answer), validate)
+    valid = await pipeline.make_job(http, _request_of(answer), partial(_validate, answer, differences))
     response = await pipeline.drawn(http, valid, await pipeline.solve(http, valid.job))
     digest = response.document["digest"]
     matches = digest == answer.digest
@@ -102,7 +101,6 @@ def _request_of(answer: ReplayRequest) -> SampleRequest:
 
 def _validate(
     answer: ReplayRequest,
-    environment: Mapping[str, str],
     differences: list[Difference],
     request: SampleRequest,
     model: ModelVersion,
@@ -114,7 +112,6 @@ def _validate(
 
     Args:
         answer: the answer to reproduce.
-        environment: the environment of this process.
         differences: gets those for which the bits cannot be promised, if the answer is reproduced all the same.
 
     Raises:
@@ -125,7 +122,7 @@ def _validate(
         if differences and not answer.force:
             raise _not_promised(differences)
 
-    differences += _differences(answer, model, environment)
+    differences += _differences(answer, model, http.service.environment)
     check_promise()
     valid = validate_sample(request, model, settings, encoder, http)
     plan, answered = valid.job.plan.tuned or None, answer.solver.get("plan")

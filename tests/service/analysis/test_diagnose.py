@@ -29,6 +29,7 @@ async def test_the_gaussian_field_has_its_known_eigenvalues(real: Real) -> None:
     np.testing.assert_allclose(found["stiffness_ratio"], 1.0)
     assert found["solver"] == {"name": "rk4", "steps": 20, "grid": "uniform", "max_nfe": 10_000, "text": "rk4-20"}
     assert (found["nfe"], found["shape"]) == (80, [3, 11, 2])
+    assert (await real.ask("gaussian", "diagnose", num_samples=3, seed=0, steps=None))["solver"] == found["solver"]
     assert found["network_rows"] == 3 * 80 + 3 * 11 * 2
 
 
