@@ -5,14 +5,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, WrapValidator, model_validator
 
 from models.guidance import MAX_TERMS
-from service.requests.tensors import Tensor, array_too
+from service.requests.tensors import INTEGER_LIMIT, Tensor, array_too
 from solvers import catalogue
 from solvers.grids import GRIDS
 from solvers.known_values import MAX_WEIGHT
 from solvers.spec import DEFAULTS, MAX_RESAMPLE
-
-INTEGER_LIMIT = 2**63
-"""Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
 
 DRAWN_BITS = 53
 """Bits of a seed that the service draws: a double holds it exactly, and JavaScript and jq read any number as one."""
@@ -34,17 +31,15 @@ SINGLE = "single"
 
 Version = Annotated[Count | None, SINGLE, Field(description="version of the model; the highest if omitted")]
 
-GRID_SCHEMA = {
-    "description": f"how fixed steps are spaced: a name ({', '.join(GRIDS)}), an object with the name and its "
-    "parameters, or a list of times",
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, {"type": "object"}],
-}
+# What OpenAPI shows of fields that are checked with the model.
 _ARRAY: dict[str, Any] = {"type": "array", "items": {}}
 _OBJECT: dict[str, Any] = {"type": "object"}
+_SIZES: dict[str, Any] = _OBJECT | {"additionalProperties": {"type": "integer", "minimum": 1}}
+_GRID = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}}, _OBJECT]})
 
 
-def _optional(kind: dict[str, Any], description: str) -> dict[str, Any]:
-    return {"description": description, "anyOf": [kind, {"type": "null"}]}
+def _optional(kind: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [kind, {"type": "null"}]})
 
 
 SOLVER = "name of a solver, see /v1/solvers, or text with its settings, like rk4-20"
@@ -54,18 +49,6 @@ SOLVER_SCHEMA = {
     "examples": ["dopri5", "dopri5@1e-5", "rk4-20", "ab3-12/shift(3)"],
 }
 """What OpenAPI shows: programs that are written from the description alone do not name the solvers."""
-
-
-_OWN_SCHEMA = _optional(
-    _OBJECT, "conditions of this velocity alone, by name, in place of those of the request: for all samples"
-)
-_CONDITIONS_SCHEMA = _optional(_OBJECT, "conditions of the model by name: one value for all samples, or a list of them")
-_NEGATIVE_SCHEMA = _optional(_OBJECT, "conditions that replace the nulls in guidance, by name")
-_X0_SCHEMA = _optional(_ARRAY, "start states instead of noise, shape (num_samples, *event_shape)")
-SHAPE_SCHEMA = _optional(
-    _OBJECT | {"additionalProperties": {"type": "integer", "minimum": 1}},
-    "size of each free axis of the samples, by name, unless it follows from a condition",
-)
 
 
 class Body(BaseModel):
@@ -86,7 +69,8 @@ class TermRequest(Body):
     """all conditions, or none"""
     drop: list[str] | None = Field(default=None, min_length=1, max_length=64)
     """conditions that are dropped"""
-    conditions: Annotated[Any, WithJsonSchema(_OWN_SCHEMA)] = None
+    conditions: Annotated[Any, _optional(_OBJECT)] = None
+    """conditions of this velocity alone, by name, in place of those of the request: for all samples"""
 
 
 class GuidanceRequest(Body):
@@ -172,10 +156,26 @@ class Drawn(Body):
     """index of the first sample in the seed's stream"""
 
 
-Conditions = Annotated[Any, WithJsonSchema(_CONDITIONS_SCHEMA), Tensor(named=True)]
-Negative = Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA), Tensor(named=True)]
+Conditions = Annotated[
+    Any,
+    _optional(_OBJECT),
+    Tensor(named=True),
+    Field(description="conditions of the model by name: one value for all samples, or a list of them"),
+]
+Negative = Annotated[
+    Any,
+    _optional(_OBJECT),
+    Tensor(named=True),
+    Field(description="conditions that replace the nulls in guidance, by name"),
+]
 Known = Annotated[KnownRequest | None, Tensor(named=True)]
-Start = Annotated[Any, WithJsonSchema(_X0_SCHEMA), Tensor(), SINGLE]
+Start = Annotated[
+    Any,
+    _optional(_ARRAY),
+    Tensor(),
+    SINGLE,
+    Field(description="start states instead of noise, shape (num_samples, *event_shape)"),
+]
 TimeLimit = Annotated[Positive | None, SINGLE, Field(description="time limit in seconds, queueing included")]
 _YIELDS = "yields to interactive requests, which take most of the time"
 Urgency = Annotated[Literal["interactive", "bulk"], SINGLE, Field(description=f"bulk {_YIELDS}")]
@@ -193,7 +193,8 @@ class Subject(Body):
     """class label or vector of a conditional model: one for all samples, or a list of them"""
     conditions: Conditions = None
     negative: Negative = None
-    shape: Annotated[Any, WithJsonSchema(SHAPE_SCHEMA)] = None
+    shape: Annotated[Any, _optional(_SIZES)] = None
+    """size of each free axis of the samples, by name, unless it follows from a condition"""
     guidance: AnyGuidance | None = None
     """strength of classifier-free guidance, or its terms, interval, projection and rescale"""
     timeout_s: TimeLimit = None
@@ -216,7 +217,11 @@ class Solving(Subject):
     """relative tolerance: the error allowed in a step, as a fraction of the state's size"""
     atol: Positive | None = None
     """absolute tolerance: the error allowed in a step where the state is close to 0"""
-    grid: Annotated[Any, WithJsonSchema(GRID_SCHEMA), Tensor(axes=1)] = "uniform"
+    grid: Annotated[Any, _GRID, Tensor(axes=1)] = Field(
+        default="uniform",
+        description=f"how fixed steps are spaced: a name ({', '.join(GRIDS)}), an object with the name and its "
+        "parameters, or a list of times",
+    )
     start: str | None = None
     """how a multistep method begins: with lower orders (ramp) or Runge-Kutta steps (rk)"""
     diffusion: AnyDiffusion | None = None

@@ -14,7 +14,8 @@ from models.arrays import NestedError, to_floats
 from models.messages import short
 from service.errors import invalid
 
-_INT64_MAX = 2**63 - 1
+INTEGER_LIMIT = 2**63
+"""Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def put(content: dict[str, Any], body: type[BaseModel], place: str, array: NDArr
         raise invalid(name, f"{what} has the shape {list(array.shape)}; it must have one dimension")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype == np.uint64:
-        if array.size and array.max() > _INT64_MAX:
+        if array.size and array.max() >= INTEGER_LIMIT:
             raise invalid(name, f"{what} holds {array.max()}; integers must be below 2**63")
         array = array.view(np.int64)
     if mark.named:

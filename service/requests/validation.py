@@ -26,10 +26,10 @@ from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions, sized
 from service.requests.known import check_known, known_of
 from service.requests.parsing import check, json_members
-from service.requests.schemas import DRAWN_BITS, INTEGER_LIMIT, SampleRequest, Subject
+from service.requests.schemas import DRAWN_BITS, SampleRequest, Subject
 from service.requests.sizes import check_format, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
 from service.requests.solver import check_transitions, plan_of, span_of, times_of
-from service.requests.tensors import to_array
+from service.requests.tensors import INTEGER_LIMIT, to_array
 from service.responses.arrays import Encoder
 from service.settings import Settings
 from solvers.plan import Plan

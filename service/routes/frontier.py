@@ -25,7 +25,7 @@ from engine.job import Job, JobResult, Overloaded, TooLate, TooSlow
 from selection.candidates import CLOSE, candidates
 from selection.choice import USUAL_ERROR, BudgetLimits, Evidence, NoneFits, choose, frontier_of, measured
 from selection.error import LEAST_SAMPLES, Ends, NoErrors, Point, arrivals
-from selection.frontier import Curve, pareto
+from selection.frontier import Curve, pareto, percent
 from service import examples
 from service.errors import REFUSALS, Kind, ProblemError, check_limit, invalid
 from service.http.context import Context
@@ -74,8 +74,10 @@ class FrontierRequest(Measuring, Drawn):
     noise_scale: NoiseScale = 1.0
     per_sample: bool = False
     """list the endpoint error of each sample in the points, too"""
-    budget: BudgetBody = BudgetBody(max_error=USUAL_ERROR)
-    """what the verdict is for: an error of 1 % if omitted"""
+    budget: BudgetBody = Field(
+        default=BudgetBody(max_error=USUAL_ERROR),
+        description=f"what the verdict is for: an error of {percent(USUAL_ERROR)} if omitted",
+    )
 
 
 @router.read(
