@@ -179,7 +179,7 @@ class Arena:
             admissions.append(Admission(job.plan, start, owner, first, job.save_at, job.seed, sample, known))
             self.network.add(owner, job)
         self.lanes[bulk].admit(admissions)
-        return self._ended(bulk)
+        return self._ended(bulk) if any(job.plan.adaptive for _, _, _, job in granted) else []
 
     def _ended(self, bulk: bool) -> list[Finished]:
         """Remove and return the lanes of a group that have ended."""

@@ -369,7 +369,8 @@ class Engine:
         torch.set_num_threads(self.threads)
         if niceness:
             with contextlib.suppress(AttributeError, OSError):  # not every system has a priority for each thread
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+                thread = threading.get_native_id()
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)
 
 
 def _grouped(job: Job, budget: int) -> Job:

@@ -177,13 +177,12 @@ class ArenaNetwork:
             return None
         if self._conditions is not None and self._conditions.guided:
             return None
-        begin, rows, before = time.perf_counter(), len(lanes), int(lanes.records["nfe"].sum())
+        begin = time.perf_counter()
         conditions = [] if self._conditions is None else self._conditions.rows.of(*_owners([lanes]))
-        if (runner := self.form.runner(*[each.rows() for each in conditions], rows=rows)) is None:
+        if (runner := self.form.runner(*[each.rows() for each in conditions], rows=len(lanes))) is None:
             return None
-        finished, done = lanes.run(runner, calls, more)
-        after = int(lanes.records["nfe"].sum()) + (0 if finished is None else int(finished.nfe.sum()))
-        self.rows += after - before
+        finished, done, rows = lanes.run(runner, calls, more)
+        self.rows += rows
         self.seconds += time.perf_counter() - begin
         return finished, done
 

@@ -349,7 +349,7 @@ class JobTable:
         for finished in ended:
             owners, steps = finished.owner, [0, *finished.attempts.cumsum().tolist()]
             # Lanes that were admitted together are adjacent, so a job's share is a slice.
-            starts = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(owners)]
+            starts = [0, *((owners[1:] != owners[:-1]).nonzero()[0] + 1).tolist(), len(owners)]
             for first, last in pairwise(starts):
                 active, part = queue.jobs.get(int(owners[first])), slice(first, last)
                 if active is None:

@@ -78,13 +78,13 @@ class Maker:
 
     Attributes:
         model: the loaded model.
-        deadline: end of the time limit of what it makes: none.
+        deadline, alike: end of the time limit of what it makes, and the kind of its requests: none.
 
     Raises:
         CommandError: the model cannot be loaded.
     """
 
-    deadline = math.inf
+    deadline, alike = math.inf, None
 
     def __init__(
         self,

@@ -44,7 +44,6 @@ CENTRED_SCHEME = "philox-ndtri-centred-v1"
 SEED_LIMIT = 1 << 63
 """Seeds are integers in [0, SEED_LIMIT)."""
 
-_BLOCK = ("seed", "first_index", "num_samples")
 _FREE_COUNTERS = 1 << 40  # counters of one sample
 _WORDS_PER_COUNTER = 4
 _BITS_PER_COUNTER = 256
@@ -78,7 +77,10 @@ def noise(
     Raises:
         ValueError: an argument is outside these ranges.
     """
-    return noise_of([(seed, first_index, num_samples)], event_shape, dtype, free, centred)
+    if dtype not in _NUMPY_DTYPES:
+        raise ValueError(f"dtype is {dtype}; noise is made in torch.float32 or torch.float64")
+    block = _integer("seed", seed), _integer("first_index", first_index), _integer("num_samples", num_samples)
+    return noise_of([block], event_shape, dtype, free, centred)
 
 
 def noise_of(
@@ -88,21 +90,14 @@ def noise_of(
     free: Sequence[int] = (),
     centred: int | None = None,
 ) -> Tensor:
-    """Make the noise of several (seed, first index, number of samples), one after the other, as `noise` does.
-
-    Raises:
-        ValueError: as `noise` does.
-    """
-    if dtype not in _NUMPY_DTYPES:
-        raise ValueError(f"dtype is {dtype}; noise is made in torch.float32 or torch.float64")
-    checked = [[_integer(*named) for named in zip(_BLOCK, block, strict=True)] for block in blocks]
-    size, total = math.prod(event_shape), sum([count for _, _, count in checked])
+    """Make the noise of several (seed, first index, number of samples) in the ranges that `noise` checks, in order."""
+    size, total = math.prod(event_shape), sum([count for _, _, count in blocks])
     apart = _FREE_COUNTERS if free else -(-size // _WORDS_PER_COUNTER)
     out, at_once = np.empty((total, size), dtype=_NUMPY_DTYPES[dtype]), max(1, _NUMBERS_AT_ONCE // max(1, size))
     for begin in range(0, total, at_once):
         part = out[begin : begin + at_once]
         uniform = np.empty(part.shape)
-        uniforms(np.array(checked), apart, begin, uniform)
+        uniforms(np.array(blocks), apart, begin, uniform)
         ndtri(uniform, out=part, casting="same_kind")
     order = [*free, *(place for place in range(len(event_shape)) if place not in free)]
     x = torch.from_numpy(out).reshape(total, *(event_shape[place] for place in order))

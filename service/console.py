@@ -190,4 +190,3 @@ def log_to_stderr() -> None:
     handler = _SayHandler()
     handler.setFormatter(EscapingFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs how many files have changed

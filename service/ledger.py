@@ -31,9 +31,15 @@ CONDITIONS = (
 
 
 class MemoryOwner(Protocol):
-    """What memory is reserved for: an HTTP request, or a bulk job; by `deadline` in `time.monotonic`, it is over."""
+    """What memory is reserved for: an HTTP request, or a bulk job.
+
+    Attributes:
+        deadline: by when it is over, in `time.monotonic`.
+        alike: the kind of requests that it is of, see `requests.validation`; None if it is of none.
+    """
 
     deadline: float
+    alike: Any
 
     def reserve(self, size: int, conditions: int = 0) -> "Hold":
         """Reserve bytes of states, steps and answer, and bytes of conditions; errors as in `Ledger.take`."""

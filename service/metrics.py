@@ -9,7 +9,6 @@ event loop's or the engine's.
 """
 
 import bisect
-import importlib.metadata
 import math
 import platform
 from collections import defaultdict
@@ -18,6 +17,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -193,7 +193,7 @@ class Metrics(Collector):
         for name, metric in METRICS.items():
             if not (metric.labels or metric.bounds):
                 numbers[name][()] = 0
-        numbers["build_info"][VERSION, platform.python_version(), importlib.metadata.version("torch")] = 1
+        numbers["build_info"][VERSION, platform.python_version(), str(torch.__version__)] = 1
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)

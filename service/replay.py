@@ -57,7 +57,7 @@ MAX_NUMBERS = 64
 """Limit on the numbers of an array in an answer's `request`; of a larger one it has only the hash."""
 
 _HASHED = ("conditions", "negative", "guidance", "known")
-"""Members of which it has only the hash, whatever their size."""
+"""Members of which it has only the hash, whatever their size; see `Hashed`."""
 
 _MAX_HEADER = 8_192
 
@@ -68,6 +68,10 @@ class SavedTimes(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     t: list[float]
+
+
+Hashed = Literal["condition", "conditions", "negative", "guidance", "known", "x0"]
+"""Members of which an answer may have only the hash; for a replay the client sends them again."""
 
 
 class Asked(BaseModel):
@@ -92,7 +96,7 @@ class Asked(BaseModel):
     decode: bool | None = None
     log_prob: bool | None = None
     trace: Literal["none", "summary", "full"] | None = None
-    hashes: dict[Literal["condition", "conditions", "negative", "guidance", "known", "x0"], Digest] = {}
+    hashes: dict[Hashed, Digest] = {}
 
 
 class Answer(BaseModel):

@@ -159,8 +159,7 @@ class Settings(BaseModel):
         default=2.0,
         ge=0,
         allow_inf_nan=False,
-        description="maximum seconds between two checks for new model versions; changes that the file system reports "
-        "are seen sooner: a number from 0 (never)",
+        description="seconds between two checks for new model versions: a number from 0 (never)",
     )
     prelude_cache_bytes: int = Field(
         default=256 * 2**20,

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.requests import Request
 
 from engine.engine import Engine
+from models.messages import typed_line
 from models.repository import RepositoryError
 from service import VERSION as VERSION
 from service.errors import SHUTTING_DOWN, Kind, ProblemError
@@ -21,7 +22,6 @@ from service.ledger import CONDITIONS, Hold, Ledger
 from service.metrics import Metrics
 from service.registry.lease import Lease
 from service.registry.registry import Registry
-from service.registry.watch import Watch
 from service.replay import environment
 from service.settings import Settings, StartError
 
@@ -38,7 +38,7 @@ class Service:
         ledger: memory of the requests in progress.
         bodies: memory of the bodies being read.
         conditions: memory of the conditions of the requests in progress.
-        kinds: kinds of recent requests, the oldest first; see `requests.alike`.
+        kinds: kinds of recent requests, the oldest first; see `requests.validation`.
         parsing: held while a large body is parsed.
         started: whether it has been started.
         draining: whether it takes no more requests.
@@ -55,9 +55,9 @@ class Service:
     draining: bool = False
     failed: StartError | None = None
     parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    _watch: Watch | None = None
-    _starter: threading.Thread | None = None
+    _watch: threading.Thread | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
+    _logged_fault: str = ""
 
     def __post_init__(self) -> None:
         self.ledger, self.bodies = Ledger(self.settings.max_job_bytes), Ledger(self.settings.max_job_bytes)
@@ -92,31 +92,34 @@ class Service:
         )
         self.metrics.runs_on(str(engine.device), engine.device_name)
         self.started = True
-        if not in_thread:
-            self._loaded(on_loaded)
-            return
-        self._starter = threading.Thread(target=self._load_all, args=(on_loaded,), name="pathline-start", daemon=True)
-        self._starter.start()
+        self._watch = threading.Thread(target=self._follow, args=(on_loaded,), name="pathline-watch", daemon=True)
+        self._watch.start()
 
-    def _load_all(self, on_loaded: Callable[[], None]) -> None:
-        while not self.registry.complete and not self._stopping.is_set():
-            try:
-                self.registry.refresh()
-            except Exception as error:
-                message = str(error) if isinstance(error, RepositoryError) else f"{type(error).__name__}: {error}"
-                _log.error("%s; trying again in %g s", message, _RETRY_S)
-                self._stopping.wait(_RETRY_S)
+    def _follow(self, on_loaded: Callable[[], None]) -> None:
+        """Try all models, and from then on follow the changes of the repository, until the service stops."""
+        while not self.registry.complete:
+            self._refresh()
+            if self._stopping.wait(0.0 if self.registry.complete else _RETRY_S):
+                return
         try:
-            if not self._stopping.is_set():
-                self.registry.check_any()
-                self._loaded(on_loaded)
+            self.registry.check_any()
         except StartError as error:
             self.failed = error
-
-    def _loaded(self, on_loaded: Callable[[], None]) -> None:
-        if self.settings.watch_s:
-            self._watch = Watch(self.settings.models_dir, self.registry.refresh, self.settings.watch_s)
+            return
         on_loaded()
+        while self.settings.watch_s and not self._stopping.wait(self.settings.watch_s):
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Refresh the registry; a fault is logged once, until a refresh succeeds."""
+        fault = ""
+        try:
+            self.registry.refresh()
+        except Exception as error:
+            fault = str(error) if isinstance(error, RepositoryError) else typed_line(error)
+        if fault and fault != self._logged_fault:
+            _log.error("looking for new models failed and is tried again, the loaded ones stay in use: %s", fault)
+        self._logged_fault = fault
 
     def drain(self) -> None:
         """Refuse new requests; those in progress go on."""
@@ -128,10 +131,8 @@ class Service:
         self.started = False
         self._stopping.set()
         self.registry.close()
-        if self._starter is not None:
-            self._starter.join()
         if self._watch is not None:
-            self._watch.stop()
+            self._watch.join()
         self.engine.stop()
 
     def reserve(self, size: int, deadline: float, conditions: int) -> Hold:

@@ -137,8 +137,7 @@ class Lanes:
         self.saving = 0  # admissions with save times
         self._tickets: dict[int, _Ticket] = {}
         self._next_ticket = 0
-        self._room = np.zeros(0, dtype=LANE)
-        self.records = self._room[:0]
+        self._set_room(np.zeros(0, dtype=LANE), 0)
         self._kinds = np.zeros(0, dtype=np.int64)
         if self.compiled is None:
             on_host = torch.device(self.device).type == "cpu"
@@ -165,10 +164,10 @@ class Lanes:
         before = len(self.records)
         after = before + sum([admission.x0.shape[0] for admission in admissions])
         if after > len(self._room):
-            room = np.zeros(max(2 * before, after, SMALLEST_ROOM), dtype=LANE)
-            plain(room)[:before] = plain(self.records)
-            self._room, self.records = room, room[:before]
-        words, owners, indices = plain(self._room), self._room["owner"], self._room["index"]
+            words = self._words
+            self._set_room(np.zeros(max(2 * before, after, SMALLEST_ROOM), dtype=LANE), before)
+            self._words[:before] = words[:before]
+        words, owners, indices = self._words, self._room["owner"], self._room["index"]
         tickets, saved = list[_Ticket](), list[SavedStates]()
         with ExitStack() as undo:
             last = before
@@ -203,6 +202,9 @@ class Lanes:
             self._next_ticket += 1
             self.saving += ticket.saves
         self.saved += saved
+
+    def _set_room(self, room: Records, lanes: int) -> None:
+        self._room, self._words, self.records = room, plain(room), room[:lanes]
 
     def _ticket(self, admission: Admission, number: int, undo: ExitStack) -> _Ticket:
         """Hold in the bank what an admission needs; `undo` releases it."""
@@ -253,23 +255,23 @@ class Lanes:
         present, ended = self.states.receive(v, self.records, self.bank, kinds)
         return self._finish(kinds, present, ended)
 
-    def run(self, runner: Runner, calls: int, more: int = 0) -> tuple[Finished | None, int]:
+    def run(self, runner: Runner, calls: int, more: int = 0) -> tuple[Finished | None, int, int]:
         """Let a network run the lanes: `query`, network and `absorb` up to `calls` times in one call.
 
         Once a lane has ended, it stops after at most `more` calls for the others; if states are being saved, also when
         a step ends. Only for `compiled` lanes.
 
         Returns:
-            The lanes that ended, or None, and the number of calls.
+            The lanes that ended, or None; the number of calls, and of rows in them.
         """
         until = CONTROLLED | 1 << END_FIXED if self.saving else 0
         if self.states.arrays is None:
             raise TypeError("states on a device have no runner")
-        kinds, limits = self._room_for_kinds(), (calls, until, more)
-        present, ended, done, full = runner(self.records, *self.states.arrays, self.bank, self.log, kinds, limits)
+        kinds, limits, states = self._room_for_kinds(), (calls, until, more), self.states.arrays
+        present, ended, done, rows, full = runner(self.records, *states, self.bank, self.log, kinds, limits)
         if full:
             self.log.move_full(self.records)
-        return self._finish(kinds, present, ended), done
+        return self._finish(kinds, present, ended), done, rows
 
     def _room_for_kinds(self) -> Index:
         if len(self._kinds) != len(self.records):
@@ -308,7 +310,7 @@ class Lanes:
         gone, stay = clocks.ended(self.records)
         if not len(gone):
             return None
-        out = clocks.take_out(plain(self.records), gone, stay).view(LANE)[:, 0]
+        out = clocks.take_out(self._words[: len(gone) + len(stay)], gone, stay).view(LANE)[:, 0]
         self.records = self._room[: len(stay)]
         if len(self.states.pins):
             self.states.unpin(out["pin"][out["pin"] >= 0])

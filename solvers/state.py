@@ -134,7 +134,9 @@ def widened(velocity: Velocity, x: Tensor) -> tuple[Velocity, Tensor]:
 Data = NDArray[Any]
 """An array of the states' dtype."""
 
-Runner = Callable[[Records, Data, Data, Data, Bank, StepLog, Index, tuple[int, int, int]], tuple[int, int, int, bool]]
+Runner = Callable[
+    [Records, Data, Data, Data, Bank, StepLog, Index, tuple[int, int, int]], tuple[int, int, int, int, bool]
+]
 """A network that runs lanes: query, network and receive in a loop, within one compiled call, to the same bits.
 
 It takes records (n,), states x (n, D), velocities K (n, S, D), known values (P, 2, D) as in `States`, the bank, the
@@ -143,7 +145,7 @@ place of the log is full: the most network calls, at least 1; a bit mask of the 
 leave them to the caller; and the most calls for the others once a lane has ended.
 
 It returns the kinds of rows that the caller has to handle after the last call, how many lanes ended, how many calls
-there were, and whether a place of the log is full.
+there were and rows in them, and whether a place of the log is full.
 """
 
 SMALLEST_ROOM = 64

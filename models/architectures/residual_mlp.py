@@ -217,7 +217,6 @@ class Bare:
     output: _Pair
 
     def __call__(self, x: Tensor, t: Tensor, condition: Tensor | None = None) -> Tensor:
-        """See `ResidualMLP.forward`."""
         t, span = (t, None) if self.span is None else steps_of(t)
         hidden = linear(x, *self.input) + linear(sinusoids(t, self.frequencies).to(x.dtype), *self.time)
         if self.span is not None and span is not None:

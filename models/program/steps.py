@@ -174,7 +174,7 @@ class Stepwise(nn.Module):
 
     @property
     def cpu_rows(self) -> int | None:
-        """See `StepsConfig`."""
+        """The most rows per call on a CPU; None for no limit."""
         return self.config.cpu_rows
 
     def run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes = CAST_DTYPES, multiple: int = 1) -> tuple[Tensor, ...]:

@@ -9,15 +9,14 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, WithJsonSchema
 
-from models.decoder import InverseError
 from service.errors import check_limit, invalid
 from service.registry.version import ModelVersion
-from service.requests.conditions import CheckedConditions
+from service.requests.conditions import CheckedConditions, sized
+from service.requests.known import inverse_of
 from service.requests.schemas import Body, Solving
-from service.requests.shapes import sized
 from service.requests.sizes import doubles_bytes
-from service.requests.tensors import Tensor
-from service.requests.validation import Validated, to_array
+from service.requests.tensors import Tensor, to_array
+from service.requests.validation import Validated
 from service.responses.solved import written_as
 from service.settings import Settings
 
@@ -69,7 +68,7 @@ def sized_data(
     """Return the number of samples, their conditions, and the model with sizes of its free axes.
 
     Raises:
-        ProblemError: 422 for samples that are no list, empty or too many, and as in `shapes.sized`.
+        ProblemError: 422 for samples that are no list, empty or too many, and as in `conditions.sized`.
     """
     samples = request.samples
     is_list = isinstance(samples, list) or (isinstance(samples, np.ndarray) and samples.ndim > 0)
@@ -79,7 +78,7 @@ def sized_data(
         )
     check_limit("samples", len(samples), settings.max_samples, " samples")
     shape = model.card.data_shape if request.decode else model.card.event_shape
-    return len(samples), *sized(request, model, len(samples), {"samples": (samples, shape)})
+    return len(samples), *sized(request, model, len(samples), "samples", samples, shape)
 
 
 def data_bytes(n: int, model: ModelVersion) -> int:
@@ -101,13 +100,7 @@ def states_of(request: DataRequest, model: ModelVersion) -> tuple[ModelVersion, 
     samples = to_array(request.samples, (len(request.samples), *shape), dtype, "samples", name)
     if not request.decode or model.plain:
         return model, samples.reshape(-1, *model.event_shape), {}
-    try:
-        encode, log_volume = model.inverse
-    except InverseError as error:
-        raise invalid(
-            "decode",
-            f"data cannot be turned into states of model {model.name!r}: {error}; send states, with decode false",
-        ) from None
+    encode, log_volume = inverse_of(model, "decode")
     with torch.inference_mode():
         x = encode(samples).to(model.dtype)
         residual = (model.decode(x) - samples).abs().flatten(1).amax(dim=1).double().numpy()

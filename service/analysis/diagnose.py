@@ -9,13 +9,13 @@ import asyncio
 import math
 import time
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
 from fastapi import Response
 from numpy.typing import NDArray
-from pydantic import Field, WithJsonSchema, WrapValidator
+from pydantic import Field, WrapValidator
 
 from engine.job import Job, JobResult, Operation, TooLate
 from models.condition_values import repeated
@@ -25,13 +25,12 @@ from service.http.events import until_disconnect
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
-from service.requests.conditions import CheckedConditions, refuse_corrections
-from service.requests.schemas import BULK, SOLVER, SOLVER_SCHEMA, WHOLE, X0_SCHEMA, Count, Drawn, Solving, Times
-from service.requests.shapes import sized
-from service.requests.sizes import check_arrays_size, doubles_bytes, kept_steps, lanes_bytes
+from service.requests.conditions import CheckedConditions, refuse_corrections, sized
+from service.requests.schemas import SOLVER, SOLVER_SCHEMA, WHOLE, Count, Measuring, Paths, Times
+from service.requests.sizes import check_arrays_size, doubles_bytes, lanes_bytes
 from service.requests.solver import refuse_average, request_plan, times_of
 from service.requests.tensors import Tensor, array_too
-from service.requests.validation import Validated, check_indices, job_of, seed_of, to_array
+from service.requests.validation import Validated, job_of
 from service.responses.arrays import ARRAY_FORMATS, Array, ArrayResponse, Encoder
 from service.responses.solved import Solved, closed, described, head, latency, written_as
 from service.settings import Settings
@@ -51,18 +50,16 @@ _USUAL = "rk4-20"
 """The solver if the request names neither solver nor steps."""
 
 
-class DiagnoseRequest(Solving, Drawn):
+class DiagnoseRequest(Measuring, Paths):
     """Body of ``diagnose``: which samples to follow from t = 0 to 1, how, and at which times to take the Jacobian."""
 
     num_samples: Count = 16
     """number of samples"""
     solver: str = Field(
         default="rk4",
-        description=f"{SOLVER}; rk4-20 if neither solver nor steps are given",
+        description=f"{SOLVER}; {_USUAL} if neither solver nor steps are given",
         json_schema_extra=SOLVER_SCHEMA,
     )
-    priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
-    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
     times: Annotated[Times, WrapValidator(array_too), Tensor(axes=1)] = TIMES
     """ascending times from 0 to 1; with fixed steps, points of the grid"""
 
@@ -141,8 +138,7 @@ def validate_diagnose(
     n, times = request.num_samples, len(request.times)
     check_limit("num_samples", n, settings.max_samples)
     check_limit("times", times, settings.max_saved, " times")
-    check_indices(request)
-    checked, model = sized(request, model, n, {"x0": (request.x0, model.card.event_shape)})
+    checked, model = sized(request, model, n, "x0", request.x0, model.card.event_shape)
     refuse_corrections(checked)
     width = math.prod(model.event_shape)
     _check_cost(n, times, width, model, settings)
@@ -156,18 +152,17 @@ def validate_diagnose(
     at = times_of(request, "times", plan)
     shapes = [(n, times, width)] * 2 + [(n, times)] * 3
     response_bytes = check_arrays_size("num_samples", shapes, "float64", plan, encoder, settings)
-    hold = http.reserve(_memory(n, times, width, model, plan, checked) + response_bytes, checked.bytes)
     job = job_of(
+        http,
         request,
         model,
         plan,
-        hold,
         checked,
+        _memory(n, times, width, model, plan, checked) + response_bytes,
         num_samples=n,
-        deadline=http.deadline,
-        seed=seed_of(request.seed),
+        seed=request.seed,
         first_index=request.first_index,
-        x0=None if request.x0 is None else to_array(request.x0, (n, *model.event_shape), model.dtype),
+        x0=request.x0,
         save_at=at,
     )
     return Validated(model, job, encoder)
@@ -175,7 +170,7 @@ def validate_diagnose(
 
 def _memory(n: int, times: int, width: int, model: ModelVersion, plan: Plan, checked: CheckedConditions) -> int:
     """Return the bytes of memory for the paths, the rows of all Jacobians, and the results."""
-    paths = lanes_bytes(model, n, width, checked, saved=times, start=True, steps=kept_steps(plan, "none"))
+    paths = lanes_bytes(model, n, width, checked, saved=times, start=True, plan=plan)
     rows = n * times * width
     jacobians = lanes_bytes(model, rows, width, checked, start=True, constants=width + 2)
     return paths + jacobians + 8 * rows * (width + 3) + doubles_bytes(n, model.event_shape)

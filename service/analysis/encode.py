@@ -5,6 +5,7 @@ It is what ``POST /v1/sample`` does with `x0` and a reverse `t_span`, in the sam
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import Annotated, NotRequired
 
 import numpy as np
@@ -17,7 +18,7 @@ from service.http.context import Context
 from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
-from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
+from service.requests.sizes import check_arrays_size, lanes_bytes
 from service.requests.solver import refuse_average, request_plan
 from service.requests.validation import job_of
 from service.responses.arrays import ARRAY_FORMATS, ArrayResponse, Encoder
@@ -64,12 +65,11 @@ def validate_encode(
     plan = request_plan(request, model, BACK, settings)
     shapes = [(n, *model.event_shape), (n,)]
     response_bytes = check_arrays_size("samples", shapes, model.card.dtype, plan, encoder, settings)
-    width = math.prod(model.event_shape)
-    lanes = lanes_bytes(model, n, width, checked, start=True, steps=kept_steps(plan, "none"))
-    hold = http.reserve(lanes + data_bytes(n, model) + response_bytes, checked.bytes)
+    memory = lanes_bytes(model, n, math.prod(model.event_shape), checked, start=True, plan=plan)
+    memory += data_bytes(n, model) + response_bytes
+    job = job_of(http, request, model, plan, checked, memory, num_samples=n, seed=0)
     model, x, decoded = states_of(request, model)
-    job = job_of(request, model, plan, hold, checked, num_samples=n, deadline=http.deadline, x0=x)
-    return ValidatedData(model=model, job=job, encoder=encoder, **decoded)
+    return ValidatedData(model=model, job=replace(job, x0=x), encoder=encoder, **decoded)
 
 
 def _response(http: Context, valid: ValidatedData, result: JobResult) -> ArrayResponse:

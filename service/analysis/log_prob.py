@@ -28,10 +28,10 @@ from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
 from service.requests.conditions import refuse_corrections
-from service.requests.schemas import BULK, Index
-from service.requests.sizes import check_arrays_size, kept_steps, lanes_bytes
+from service.requests.schemas import Index, Measuring
+from service.requests.sizes import check_arrays_size, lanes_bytes
 from service.requests.solver import refuse_average, request_plan
-from service.requests.validation import job_of, seed_of
+from service.requests.validation import job_of
 from service.responses.arrays import ARRAY_FORMATS, ArrayResponse, Encoder
 from service.responses.solved import Floats, Solved, closed, described, head, latency
 from service.settings import Settings
@@ -54,12 +54,13 @@ MAX_EXACT = 64
 """Maximum numbers per sample for an exact divergence, which costs one vector-Jacobian product per number and call."""
 
 
-class LogProbRequest(DataRequest):
+class LogProbRequest(Measuring, DataRequest):
     """Body of ``log_prob``: data, how to solve back from t = 1 to 0, and how to take the divergence on the way."""
 
-    priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
-    divergence: Literal["auto", "exact", "hutchinson"] = "auto"
-    """exact, an estimate by Rademacher probes, or auto: exact up to 16 numbers per sample"""
+    divergence: Literal["auto", "exact", "hutchinson"] = Field(
+        default="auto",
+        description=f"exact, an estimate by Rademacher probes, or auto: exact up to {EXACT_UP_TO} numbers per sample",
+    )
     probes: int = Field(default=1, ge=1, le=MAX_PROBES)
     """Rademacher probes of a sample, each with its own path; their estimates are averaged"""
     seed: Index | None = None
@@ -125,30 +126,27 @@ def validate_log_prob(
     _check_cost(n, probes, constants, settings)
     plan = request_plan(request, model, BACK, settings)
     response_bytes = check_arrays_size("samples", [(n,)] * 3, "float64", plan, encoder, settings)
-    lanes, steps = n * probes, kept_steps(plan, "none")
-    lanes_held = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, steps=steps)
-    hold = http.reserve(
-        lanes_held + lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes, checked.bytes
-    )
-    model, x, decoded = states_of(request, model)
-    _check_centred(x, bool(decoded), model)
-    seed = 0 if exact else seed_of(request.seed)
-    drawn = [rademacher(seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
-    flat = x.reshape(n, width)
+    lanes = n * probes
+    memory = lanes_bytes(model, lanes, width + 1, checked, start=True, constants=constants, plan=plan)
+    memory += lanes_bytes(model, n, width) + data_bytes(n, model) + response_bytes
     job = job_of(
+        http,
         request,
         model,
         plan,
-        hold,
         checked,
+        memory,
         num_samples=lanes,
-        deadline=http.deadline,
-        seed=seed,
-        x0=torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1),
+        seed=0 if exact else request.seed,
         lanes_of=np.tile(np.arange(n), probes),
         operation=LOG_PROB_EXACT if exact else LOG_PROB_HUTCHINSON,
-        constants=torch.cat(drawn) if drawn else None,
     )
+    model, x, decoded = states_of(request, model)
+    _check_centred(x, bool(decoded), model)
+    flat = x.reshape(n, width)
+    x0 = torch.cat((flat, flat.new_zeros(n, 1)), dim=1).repeat(probes, 1)
+    drawn = [rademacher(job.seed, p, 0, n, (width,), model.dtype) for p in range(0 if exact else probes)]
+    job = replace(job, x0=x0, constants=torch.cat(drawn) if drawn else None)
     return ValidatedData(model=model, job=job, encoder=encoder, **decoded)
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from models.repository import Signature
 from service.errors import Kind, ProblemError
@@ -46,14 +46,20 @@ class LoadFault:
 class VersionState:
     """What the registry knows of one version.
 
+    It is untried (it has nothing), loaded (it has a model), unloaded (it has facts alone) or broken (it has a fault).
+    Loading makes a version loaded or broken. If its files change, an unloaded or broken one is untried again, and a
+    loaded one stays loaded, with a fault that reports it.
+
     Attributes:
         model: the version, while it is in memory.
+        by_number: whether a request for this version loaded it, so that it stays beside the current one.
         facts: its line in the list and its full description, from when it was last in memory.
         fault: why it cannot be loaded, or why its changed files are left alone.
-        signature: its files as they were when it was last tried.
+        signature: its files as they were when it was last tried; None if it is to be tried.
     """
 
     model: ModelVersion | None = None
+    by_number: bool = False
     facts: tuple[dict[str, Any], dict[str, Any]] | None = None
     fault: LoadFault | None = None
     signature: Signature | None = None
@@ -70,18 +76,15 @@ class ModelEntry:
 
     Attributes:
         name: name of the model.
-        versions: versions on disk, ascending.
-        current: the version that answers requests without a version; it may have to be loaded first.
-        states: the state of each version that was tried, and of `FOLDER`.
+        states: the state of each version on disk, of a deleted one until another answers, and of `FOLDER`; the highest
+            version comes first.
     """
 
     name: str
-    versions: tuple[int, ...] = ()
-    current: int | None = None
     states: Mapping[int, VersionState] = field(default_factory=dict)
 
     def state(self, version: int) -> VersionState:
-        """The state of a version; an empty one if it was never tried."""
+        """The state of a version; an empty one if it is unknown."""
         return self.states.get(version) or VersionState()
 
     def with_state(self, version: int, **changes: Any) -> Self:
@@ -97,16 +100,24 @@ class ModelEntry:
             wait_s = min(2 * before.wait_s, _LONGEST_S)
         return self.with_state(version, fault=LoadFault(reason, now + wait_s, transient, wait_s))
 
-    def with_versions(self, versions: Collection[int], stays: int | None = None) -> Self:
-        """With these versions on disk; the states of others are forgotten, except of one that `stays` in memory."""
-        states = {v: state for v, state in self.states.items() if v in versions or v == stays}
-        current = self.current if self.current in versions or self.current == stays else None
-        return replace(self, versions=tuple(versions), current=current, states=states)
+    def with_versions(self, versions: Collection[int]) -> Self:
+        """With these versions; the states of others are forgotten."""
+        return replace(self, states={version: self.state(version) for version in sorted(versions, reverse=True)})
 
     def untried(self, version: int) -> Self:
-        """As if a version had never been tried."""
-        states = {v: state for v, state in self.states.items() if v != version}
-        return replace(self, current=None if self.current == version else self.current, states=states)
+        """As if a version had never been tried; the current one stays current, so that requests wait for it."""
+        facts = self.state(version).facts if version == self.current else None
+        return replace(self, states={**self.states, version: VersionState(facts=facts)})
+
+    @cached_property
+    def versions(self) -> list[int]:
+        """The versions, ascending."""
+        return sorted(self.states.keys() - {FOLDER})
+
+    @cached_property
+    def current(self) -> int | None:
+        """The version that answers requests without a version: the highest that can. It may have to be loaded first."""
+        return max((version for version, state in self.states.items() if state.answers), default=None)
 
     @cached_property
     def loaded(self) -> dict[int, ModelVersion]:
@@ -134,19 +145,25 @@ class ModelEntry:
         current = self.current
         return None if current is None else max((v for v in self.broken if v > current), default=None)
 
-    def find(self, version: int | None) -> ModelVersion | None:
-        """Return a version, or with None the current one, if it is in memory."""
+    def refusal(self, version: int | None, now: float) -> ProblemError | None:
+        """The error for a version that is not in memory; None if it can be loaded: it is untried, or due for a try."""
         number = self.current if version is None else version
-        return None if number is None else self.loaded.get(number)
-
-    def can_load(self, version: int | None, now: float) -> bool:
-        """Whether a version is not in memory but could be: it is untried, or due for another try."""
-        if version is None and self.current is None:
-            return self.pending or any(fault.again_at <= now for fault in self.broken.values())
-        number = self.current if version is None else version
-        fault = self.broken.get(number or FOLDER) or self.broken.get(FOLDER)
-        exists = number in self.versions or (FOLDER in self.broken and not self.versions)
-        return exists and number not in self.loaded and (fault is None or fault.again_at <= now)
+        if number is None and (self.pending or any(fault.again_at <= now for fault in self.broken.values())):
+            return None
+        at = max(self.broken, default=FOLDER) if number is None else number
+        at = at if at in self.broken else FOLDER
+        fault, exists = self.broken.get(at), number in self.versions
+        if fault is None and not exists:
+            detail = f"model {self.name!r} has no version {number}; available: {', '.join(map(str, self.versions))}"
+            return ProblemError(Kind.UNKNOWN_VERSION, detail, available=self.versions)
+        if fault is None or (fault.again_at <= now and (exists or not self.versions)):
+            return None
+        detail = f"model {self.name!r}{f' version {at}' if at else ''} cannot be served: {fault.reason}"
+        if not fault.transient:
+            return ProblemError(Kind.BROKEN_MODEL, detail)
+        wait = max(1, math.ceil(fault.again_at - now))
+        detail += f"; it will be tried again in {wait} s"
+        return ProblemError(Kind.NOT_READY, detail, retry_after_s=wait)
 
     def summary(self) -> dict[str, Any]:
         """The line of ``GET /v1/models``."""
@@ -161,50 +178,25 @@ class ModelEntry:
 
     def describe(self) -> dict[str, Any]:
         """The response of ``GET /v1/models/{name}``."""
-        newest_first = sorted(self.states.items(), reverse=True)
         return {
             "name": self.name,
             "status": self.status,
             "serving": self.current,
             "fallback_from": self.fallback_from,
-            "versions": list(self.versions),
+            "versions": self.versions,
             "served": [
                 {**state.facts[1], "loaded": state.model is not None}
                 | ({} if state.model is None else state.model.measured())
-                for _, state in newest_first
+                for state in self.states.values()
                 if state.facts is not None and state.answers
             ],
             "unavailable": [
-                {"version": v or None, "reason": state.fault.reason}
-                for v, state in newest_first
-                if state.fault is not None
+                {"version": version or None, "reason": fault.reason} for version, fault in self.broken.items()
             ],
         }
 
-    def absent(self, version: int | None, now: float) -> ProblemError:
-        """The error for a request for an unavailable version."""
-        at = version if version is not None else max(self.broken, default=FOLDER)
-        at = at if at in self.broken else FOLDER
-        fault = self.broken.get(at)
-        if fault is None and version is not None and version not in self.versions:
-            return ProblemError(
-                Kind.UNKNOWN_VERSION,
-                f"model {self.name!r} has no version {version}; available: {', '.join(map(str, self.versions))}",
-                available=list(self.versions),
-            )
-        if fault is None or (version is None and self.pending):
-            detail = f"model {self.name!r} is being loaded; try again in a few seconds"
-            return ProblemError(Kind.NOT_READY, detail, retry_after_s=2)
-        detail = f"model {self.name!r}{f' version {at}' if at else ''} cannot be served: {fault.reason}"
-        if not fault.transient:
-            return ProblemError(Kind.BROKEN_MODEL, detail)
-        wait = max(1, math.ceil(fault.again_at - now))
-        detail += f"; it will be tried again in {wait} s"
-        return ProblemError(Kind.NOT_READY, detail, retry_after_s=wait)
 
-
-@dataclass(frozen=True)
-class Changes:
+class Changes(NamedTuple):
     """The difference between two tables of entries: (name, version) pairs, with a reason for refusals."""
 
     loaded: list[tuple[str, int]]
@@ -213,19 +205,13 @@ class Changes:
 
     @classmethod
     def between(cls, before: Mapping[str, ModelEntry], after: Mapping[str, ModelEntry], again: bool = False) -> Self:
-        """Compare two tables.
-
-        Args:
-            before, after: the entries by name.
-            again: whether a refusal for the same reason as before counts too.
-        """
-        loaded_before = {(name, v) for name, entry in before.items() for v in entry.loaded}
-        loaded = {(name, v) for name, entry in after.items() for v in entry.loaded}
-        reasons = {(name, v): fault.reason for name, entry in before.items() for v, fault in entry.broken.items()}
-        refused = [
-            (name, v, fault.reason)
-            for name, entry in sorted(after.items())
-            for v, fault in sorted(entry.broken.items())
-            if again or fault.reason != reasons.get((name, v))
-        ]
-        return cls(sorted(loaded - loaded_before), sorted(loaded_before - loaded), refused)
+        """Compare two tables; with `again`, a refusal for the same reason as before counts too."""
+        (loaded_before, refused_before), (loaded, refused) = (
+            (
+                {(name, v) for name, entry in table.items() for v in entry.loaded},
+                {(name, v, fault.reason) for name, entry in table.items() for v, fault in entry.broken.items()},
+            )
+            for table in (before, after)
+        )
+        refused = refused if again else refused - refused_before
+        return cls(sorted(loaded - loaded_before), sorted(loaded_before - loaded), sorted(refused))

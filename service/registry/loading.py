@@ -4,7 +4,6 @@ import asyncio
 import math
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,15 +25,15 @@ Key = tuple[str, *tuple[Hashable, ...]]
 class _Load:
     """A call in the thread, and the futures of those who wait for it; with a key, its result makes one for each."""
 
+    name: str
     call: Callable[[], Any]
     waiting: list[Future[Any]]
     key: Key | None = None
-    started: bool = False
 
     @property
     def abandoned(self) -> bool:
-        """Whether it has not started and nobody waits for it any more."""
-        return not self.started and all(future.cancelled() for future in self.waiting)
+        """Whether nobody waits for it any more."""
+        return all(future.cancelled() for future in self.waiting)
 
     def end(self, result: Any = None, error: BaseException | None = None) -> None:
         """Tell those who wait; what fails for one of them does not keep the others waiting."""
@@ -50,29 +49,33 @@ class _Load:
 
 
 class Loads:
-    """One thread that works through a queue for each model, a call of each in turn.
+    """One thread that makes a call at a time, next one of the model that has waited longest for its turn.
 
     So a request for many versions or sizes of one model delays another by one load only.
+
+    Attributes:
+        closed: whether no more calls are started.
     """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "pathline-loading")
         self._lock = threading.Lock()  # of all that follows
-        self._queues: OrderedDict[str, deque[_Load]] = OrderedDict()
-        self._shared: dict[Key, _Load] = {}  # queued or running
+        self._queue: list[_Load] = []
+        self._running: _Load | None = None
+        self._turns: dict[str, float] = {}  # by model: when its last call began
         self._load_s = 1.0  # estimated seconds of a load
+        self.closed = False
 
-    def waiting(self) -> list[Key]:
-        """Return the loads that requests wait for."""
-        with self._lock:
-            self._shared = {key: load for key, load in self._shared.items() if not load.abandoned}
-            return list(self._shared)
+    def pending(self) -> list[_Load]:
+        """Return the calls that are queued and waited for, and the running one."""
+        queued = [load for load in self._queue if not load.abandoned]
+        return queued if (running := self._running) is None else [*queued, running]
 
     def run(self, name: str, call: Callable[[], T]) -> Future[T]:
         """Queue a call for a model; its future has a 503 once the thread is closed."""
         future: Future[T] = Future()
         with self._lock:
-            self._add(name, _Load(call, [future]))
+            self._add(_Load(name, call, [future]))
         return future
 
     async def lease(self, key: Key, load: Callable[[], Callable[[], Lease | None]], deadline: float, late: str) -> Any:
@@ -103,56 +106,50 @@ class Loads:
 
     def _wait_for(self, key: Key, load: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
-        names = [name for name, *_ in self.waiting()]
         with self._lock:
-            if key in self._shared:
-                self._shared[key].waiting.append(future)
+            shared = {load.key: load for load in self.pending() if load.key is not None}
+            if key in shared:
+                shared[key].waiting.append(future)
                 return future
+            names = [name for name, *_ in shared]
             if (own := names.count(key[0])) >= MAX_LOADS / len({*names, key[0]}):
                 reason = f"{own} versions or sizes of model {key[0]!r} are already waiting to be loaded"
                 raise overloaded(reason, max(1, math.ceil(len(names) * self._load_s)))
-            self._add(key[0], _Load(load, [future], key))
+            self._add(_Load(key[0], load, [future], key))
         return future
 
-    def _add(self, name: str, load: _Load) -> None:
+    def _add(self, load: _Load) -> None:
         try:
             self._pool.submit(self._run_next)
+            self._queue.append(load)
         except RuntimeError:  # the thread was closed
             load.end(error=shutting_down())
-            return
-        self._queues.setdefault(name, deque()).append(load)
-        if load.key is not None:
-            self._shared[load.key] = load
 
     def close(self) -> None:
         """Start no more calls: waiting requests fail, and a running load is not waited for."""
+        self.closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            queued = [load for queue in self._queues.values() for load in queue]
-            self._queues.clear()
-            self._shared = {key: load for key, load in self._shared.items() if load.started}
+            queued, self._queue = self._queue, []
         for load in queued:
             load.end(error=shutting_down())
 
     def _run_next(self) -> None:
-        with self._lock:
-            if not self._queues:
-                return
-            name, queue = self._queues.popitem(last=False)
-            load = queue.popleft()
-            if queue:
-                self._queues[name] = queue  # behind the others
-            if load.abandoned:
-                return
-            load.started = True
         begun, result, failure = time.monotonic(), None, None
+        with self._lock:
+            self._queue = self.pending()
+            if not self._queue:
+                return
+            load = self._running = min(self._queue, key=lambda load: self._turns.get(load.name, 0.0))
+            self._queue.remove(load)
+            self._turns[load.name] = begun
         try:
             result = load.call()
         except BaseException as error:
             failure = error
         with self._lock:
+            self._running = None
             if load.key is not None:
-                del self._shared[load.key]
                 self._load_s += (time.monotonic() - begun - self._load_s) / 4
         load.end(result, failure)
 

@@ -1,8 +1,7 @@
 """The model registry: the models of a repository, the current version of each, and the versions in memory.
 
-`refresh` brings it up to date with the disk. It is called at startup, by `Watch` and for ``POST
-/v1/models:reload``. A version that is replaced or unloaded is no longer leased, and leaves the device when its last
-lease is back.
+`refresh` brings it up to date with the disk: at startup, at intervals, and for ``POST /v1/models:reload``. A version
+that is replaced or unloaded is no longer leased, and leaves the device when its last lease is back.
 
 One thread changes the entries and loads versions, one after another; models take turns. A refresh hands it one model at
 a time, so that a requested load waits for at most the one in progress and one of each other model. Readers take no
@@ -14,8 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -30,7 +28,7 @@ from models.repository import Repository, RepositoryError, Signature, UnknownMod
 from service.errors import Kind, ProblemError, invalid, shutting_down
 from service.metrics import Metrics
 from service.registry.entry import FOLDER, Changes, ModelEntry
-from service.registry.lease import Lease, Memory
+from service.registry.lease import Lease
 from service.registry.loading import Loads
 from service.registry.version import ModelVersion, load_version
 from service.settings import Settings, StartError
@@ -66,12 +64,10 @@ class Registry:
         self._settings, self._engine, self._clock = settings, engine, clock
         self._metrics = Metrics() if metrics is None else metrics
         self.repository = Repository(settings.models_dir)
-        self._memory = Memory(settings.max_model_bytes, settings.max_old_versions, self._forget)
         self._table: dict[str, ModelEntry] = {}  # replaced, never changed
+        self._leaving: list[tuple[ModelVersion, Signature | None]] = []  # unloaded with leases out, and their files
         self._passed_over: list[tuple[str, str]] = []
-        self._retried: set[str] = set()  # models with a better version about to be retried
-        self._loads, self._closed = Loads(), False
-        self.complete = False
+        self._loads, self.complete = Loads(), False
         try:
             self.repository.names()
         except RepositoryError as error:
@@ -106,7 +102,6 @@ class Registry:
 
     def close(self) -> None:
         """Stop loading: requests that wait for a load fail, and a running load is not waited for."""
-        self._closed = True
         self._loads.close()
 
     # Reading the entries.
@@ -143,15 +138,15 @@ class Registry:
 
     def check_ready(self, name: str, version: int | None = None) -> None:
         """Raise a 404 or 503 if a model cannot be leased; a version that must be loaded first can."""
-        if self._find(name, version) is None and (entry := self.entry(name)).pending:
-            raise entry.absent(None, self._clock())
+        if self._find(name, version) is None and self.entry(name).pending:
+            raise _being_loaded(name)
 
     def _find(self, name: str, version: int | None) -> ModelVersion | None:
         """Return a version, or with None the current one, if it is in memory; an error if it cannot be loaded."""
         entry = self._table.get(name) or self.entry(name)
         model = entry.loaded.get((entry.current if version is None else version) or FOLDER)
-        if model is None and not entry.can_load(version, now := self._clock()):
-            raise entry.absent(version, now)
+        if model is None and (refusal := entry.refusal(version, self._clock())) is not None:
+            raise refusal
         return model
 
     # For requests.
@@ -181,15 +176,11 @@ class Registry:
         If it answers in place of a better version that is due for another try, that is tried.
         """
         now, entry = self._clock(), self._table.get(model.name) or ModelEntry(model.name)
-        model.leases.used = now
-        model.leases.pinned |= version not in (None, entry.current)
-        better = entry.fallback_from
+        model.leases.used, better = now, entry.fallback_from
         if better is None or version is not None or entry.current != model.version:
             return Lease.of(model)
-        if entry.name not in self._retried and entry.broken[better].again_at <= now:
-            self._retried.add(entry.name)
-            refreshed = self._loads.run(entry.name, partial(self._refresh, entry.name))
-            refreshed.add_done_callback(lambda _: self._retried.discard(entry.name))
+        if entry.broken[better].again_at <= now and all(load.name != entry.name for load in self._loads.pending()):
+            self._loads.run(entry.name, partial(self._refresh, entry.name))
         return Lease.of(model, better)
 
     async def ready(self, model: ModelVersion, operation: Operation, deadline: float, sizes: Sizes = ()) -> bool:
@@ -214,7 +205,7 @@ class Registry:
         assert arena is not None  # noqa: S101  (prepared, and the caller's lease keeps it)
         return model.deterministic and arena.deterministic
 
-    # For the administrator and the watch.
+    # For the administrator and the service.
 
     def unload(self, name: str) -> Future[list[int]]:
         """Free the memory of a model once its leases are back; the next lease loads it again.
@@ -268,22 +259,23 @@ class Registry:
                 self._read_versions(name)
         return names
 
-    def _read_versions(self, name: str) -> tuple[int, ...]:
-        """Update the versions on disk; the current one stays until another takes its place."""
-        entry = self._table.get(name) or ModelEntry(name)
+    def _read_versions(self, name: str) -> list[int]:
+        """Return the versions on disk. The entry forgets others, but the current one only once another answers."""
+        entry = self._entry(name)
         try:
-            versions = tuple(self.repository.versions(name))
+            versions = self.repository.versions(name)
         except UnknownModel:
-            versions = ()
+            versions = []
         except RepositoryError as error:
             self._refuse(name, FOLDER, str(error), transient=True)
-            return ()
-        self._put(entry.with_versions(versions, entry.current if versions and entry.current in entry.loaded else None))
+            return []
+        stays = [entry.current] if versions and entry.current in entry.loaded else []
+        self._put(entry.with_versions([*versions, *stays]))
         return versions
 
     def _refresh(self, name: str, retry_failed: bool = False, load: bool = False) -> None:
         """Bring one model up to date; with `load`, also load its current version. A fault in it stops no other."""
-        if self._closed:
+        if self._loads.closed:
             return
         try:
             if versions := self._read_versions(name):
@@ -292,17 +284,20 @@ class Registry:
             _log.exception("refreshing model %s failed", name)
             self._refuse(name, FOLDER, typed_line(error), transient=True)
 
-    def _choose(self, name: str, versions: tuple[int, ...], retry_failed: bool, load: bool) -> None:
-        """Let the highest version that can be loaded answer; the one before it is unloaded unless it was requested."""
+    def _choose(self, name: str, versions: list[int], retry_failed: bool, load: bool) -> None:
+        """Let the highest version that can be loaded answer; others stay in memory only if they were requested."""
         for version in versions:
             self._compare(name, version, retry_failed)
             self._refresh_plans(name, version)
-        before = self._table[name].current
-        current = next((version for version in reversed(versions) if self._answers(name, version, load)), None)
-        self._put(replace(self._table[name], current=current).with_versions(versions))
-        replaced = None if before == current else self._table[name].loaded.get(before or FOLDER)
-        if replaced is not None and not replaced.leases.pinned:
-            self._forget(replaced)
+        stays = None if load else self._table[name].current  # it answers, though it may be unloaded
+        for version in reversed(versions):
+            if self._answers(name, version, stays):
+                break
+        entry = self._table[name].with_versions(versions)
+        for version in entry.loaded:
+            if version != entry.current and not entry.state(version).by_number:
+                entry = entry.with_state(version, model=None)
+        self._put(entry)
 
     def _compare(self, name: str, version: int, retry_failed: bool) -> None:
         """Note whether the files of a version have changed since it was tried."""
@@ -349,53 +344,51 @@ class Registry:
         if model is None or (signature := self.repository.plans_signature(name, version)) == model.plans_signature:
             return
         plans = tuned_plans(self.repository.resolve(name, version), model.card.weights_sha256)
-        self._memory.add(model := model.with_plans(*plans, signature))
+        model = model.with_plans(*plans, signature)
         self._put(self._table[name].with_state(version, model=model))
         texts = [] if model.plans is None else model.plans.texts
         _log.info("model %s version %d: tuned plans are now %s", name, version, texts)
 
-    def _answers(self, name: str, version: int, load: bool) -> bool:
-        """Whether a version is in memory or can be; an untried version is loaded to find out."""
-        entry = self._table[name]
-        if version in entry.loaded:
+    def _answers(self, name: str, version: int, stays: int | None) -> bool:
+        """Whether a version is in memory or can be; unless it `stays` as it is, it is loaded to find out."""
+        state = self._table[name].state(version)
+        if state.model is not None:
             return True
-        fault = entry.broken.get(version)
-        if fault is not None and not (fault.transient and fault.again_at <= self._clock()):
+        if state.fault is not None and not (state.fault.transient and state.fault.again_at <= self._clock()):
             return False
-        if version == entry.current and fault is None and not load:
-            return True
-        return self._try(name, version)
+        return (version == stays and state.signature is not None) or self._try(name, version)
 
-    def _refuse(
-        self, name: str, version: int, reason: str, transient: bool = False, signature: Signature | None = None
-    ) -> None:
-        """Record why a version cannot be loaded, and the files that were tried; clients need not know their path."""
-        entry = self._table.get(name) or ModelEntry(name)
-        entry = entry if signature is None else entry.with_state(version, signature=signature)
+    def _refuse(self, name: str, version: int, reason: str, transient: bool = False) -> None:
+        """Record why a version cannot be loaded; clients need not know the path of the repository."""
         reason = reason.replace(f"{self.repository.root}/", "")
-        self._put(entry.with_fault(version, reason, self._clock(), transient))
+        self._put(self._entry(name).with_fault(version, reason, self._clock(), transient))
 
     def _forget(self, model: ModelVersion) -> None:
         """Stop leasing a version; it is loaded again on request."""
-        entry = self._table.get(model.name)
-        if entry is not None and entry.loaded.get(model.version) is model:
+        entry = self._entry(model.name)
+        if entry.loaded.get(model.version) is model:
             self._put(entry.with_state(model.version, model=None))
 
+    def _entry(self, name: str) -> ModelEntry:
+        return self._table.get(name) or ModelEntry(name)
+
     def _put(self, entry: ModelEntry) -> None:
-        """Replace the entry of a model, retire versions no longer in it, and report the changes."""
-        name = entry.name
-        before = self._table.get(name) or ModelEntry(name)
+        """Replace the entry of a model, return the leases of versions no longer in it, and report the changes."""
+        name, before = entry.name, self._entry(entry.name)
         table = {**self._table, name: entry}
-        if not (entry.versions or entry.broken):
+        if not entry.states:
             del table[name]
         self._table = table
         changes = Changes.between({name: before}, {name: entry})
         for _, version in changes.loaded:
             self._metrics.model_is_loaded(name, version, True, entry.loaded[version].path)
         for _, version in changes.unloaded:
-            before.loaded[version].leases.retire()
-            self._metrics.model_is_loaded(name, version, False, before.loaded[version].path)
+            model = before.loaded[version]
+            model.leases.give_back()
+            self._leaving.append((model, before.state(version).signature))
+            self._metrics.model_is_loaded(name, version, False, model.path)
             _log.info("model %s version %d was unloaded", name, version)
+        self._leaving = [pair for pair in self._leaving if not pair[0].leases.freed]
         for _, version, reason in changes.refused:
             how = "stays in use as it was loaded" if version in entry.loaded else "is not served"
             how += ", and will be tried again" if entry.broken[version].transient else ""
@@ -413,11 +406,10 @@ class Registry:
         if (model := self._find(name, version)) is None:
             self._refresh(name, load=version is None)
             entry = self.entry(name)
-            if version in entry.versions and entry.can_load(version, self._clock()):
+            if version in entry.versions and self._find(name, version) is None:
                 self._try(name, version, by_number=version != entry.current)
-                entry = self.entry(name)
-            if (model := entry.find(version)) is None:
-                raise entry.absent(version, self._clock())
+            if (model := self._find(name, version)) is None:
+                raise _being_loaded(name)
         return partial(self._leased, model, version)
 
     def _try(self, name: str, version: int, by_number: bool = False) -> bool:
@@ -426,48 +418,92 @@ class Registry:
         A fault in the files themselves stays until they change. Any other fault (disk, permissions, memory, the engine)
         may pass, so loading is retried.
         """
-        signature: Signature | None = None
         try:
             signature = self.repository.signature(name, version)
-            model = self._memory.restored(name, version, signature)
+            self._put(self._table[name].with_state(version, signature=signature))
+            model = self._leaving_version(name, version, signature)
             if model is None:
-                model = self._load_files(name, version, signature, by_number)
+                model = self._load_files(name, version, by_number)
+                model.leases.take()
         except ProblemError:  # no room now, which is not a fault of the version
             raise
         except Exception as error:
-            if self._closed:
+            if self._loads.closed:
                 return False
             explained = isinstance(error, CheckpointError | RepositoryError | LookupError)
             if not explained and not isinstance(error, OSError | MemoryError):
                 _log.exception("loading model %s version %d failed", name, version)
             transient = isinstance(error, UnreadableCheckpoint) or not isinstance(error, CheckpointError)
-            self._refuse(name, version, str(error) if explained else typed_line(error), transient, signature)
+            self._refuse(name, version, str(error) if explained else typed_line(error), transient)
             return False
         model.leases.used = self._clock()
-        self._put(self._table[name].with_state(version, fault=None, signature=signature, model=model))
+        self._put(self._table[name].with_state(version, model=model, by_number=by_number, fault=None))
         return True
 
-    def _load_files(self, name: str, version: int, signature: Signature, by_number: bool) -> ModelVersion:
+    def _leaving_version(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
+        """Return a leased version that was unloaded while leases were out and need not be loaded again."""
+        for pair in self._leaving:
+            model, files = pair
+            if (model.name, model.version, files) == (name, version, signature) and model.leases.take():
+                self._leaving.remove(pair)
+                return model
+        return None
+
+    def _load_files(self, name: str, version: int, by_number: bool) -> ModelVersion:
         folder = self.repository.resolve(name, version)
         if by_number:
-            self._memory.make_room_among_old(self.current())
-        self._memory.make_room(f"{name}/{version}", self.repository.weight_bytes(name, version))
+            self._make_room_among_old()
+        self._make_room(f"{name}/{version}", self.repository.weight_bytes(name, version))
         plans = self.repository.plans_signature(name, version)
-        model = load_version(self._engine, self._settings, name, version, folder, signature, plans)
-        self._memory.add(model)
-        return model
+        return load_version(self._engine, self._settings, name, version, folder, plans)
+
+    def _by_use(self) -> list[ModelVersion]:
+        """The versions that can be leased, the least recently used first."""
+        models = (model for entry in self._table.values() for model in entry.loaded.values())
+        return sorted(models, key=lambda model: model.leases.used)
+
+    def _make_room(self, label: str, needed: int) -> None:
+        """Unload the least recently used versions, just enough for another; a CheckpointError if it never fits."""
+        limit, models = self._settings.max_model_bytes, self._by_use()
+        if limit and needed > limit:
+            raise CheckpointError(
+                f"{label}: its weights take {needed} bytes, over PATHLINE_MAX_MODEL_BYTES={limit}; raise it"
+            )
+        while limit and models and sum(model.bytes for model in models) + needed > limit:
+            self._forget(models.pop(0))
+
+    def _make_room_among_old(self) -> None:
+        """Unload versions that are neither current nor leased, until one more may be loaded, or raise a 429."""
+        current, limit = self.current(), self._settings.max_old_versions
+        leaving = [model for model, _ in self._leaving if not model.leases.freed]
+        old = [model for model in (*leaving, *self._by_use()) if (model.name, model.version) not in current]
+        excess = len(old) - limit + 1
+        for model in old:
+            if excess > 0 and model.leases.out == 1:  # the registry's own
+                self._forget(model)
+                excess -= model.leases.freed  # unless it was leased meanwhile
+        if excess > 0:
+            in_use = limit + excess - 1
+            raise ProblemError(
+                Kind.OVERLOADED,
+                f"{in_use} older versions are in use, the limit is {limit} (PATHLINE_MAX_OLD_VERSIONS); leave version "
+                "out, or try again in a second",
+                retry_after_s=1,
+            )
 
     def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Callable[[], None]:
         """Prepare an operation of a version, which is leased until then."""
-        lease = Lease.of(model)
-        try:
-            self._engine.prepare(model.name, model.version, operation, sizes)
-        except Exception as error:
-            raise _unready(model, operation, sizes, error) from None
-        finally:
-            if lease is not None:
-                lease.release()
+        with Lease.of(model) or nullcontext():
+            try:
+                self._engine.prepare(model.name, model.version, operation, sizes)
+            except Exception as error:
+                raise _unready(model, operation, sizes, error) from None
         return lambda: None
+
+
+def _being_loaded(name: str) -> ProblemError:
+    detail = f"model {name!r} is being loaded; try again in a few seconds"
+    return ProblemError(Kind.NOT_READY, detail, retry_after_s=2)
 
 
 def _unready(model: ModelVersion, operation: Operation, sizes: Sizes, error: Exception) -> ProblemError:

@@ -26,7 +26,7 @@ from models.forms.rows import RowCaller, RowFunction, independent_rows, most_row
 from models.noise import noise
 from models.repository import Signature
 from models.shapes import Shape, free_axes, sized
-from selection.frontier import FrontierFile, StoredFrontier
+from selection.frontier import FrontierFile
 from service.settings import Settings
 from solvers.tuned import TunedPlans
 
@@ -39,23 +39,21 @@ _log = logging.getLogger("pathline")
 
 
 class Leases:
-    """The leases of one loaded version: any thread takes and returns them, the registry retires the version.
+    """The leases of one loaded version, which any thread takes and returns; the last one back frees the version.
 
-    The lock is held for a few instructions, never while something is loaded or freed.
+    The registry has one itself as long as it lends the version. The lock is never held while something is loaded.
 
     Attributes:
         out: number of leases not yet returned.
+        freed: whether all were returned.
         used: time of the last request for it, by the registry's clock.
-        pinned: whether it was requested by number, so that a newer version does not replace it.
-        retired: whether it is freed when the last lease is back.
-        freed: whether it has been freed.
     """
 
-    __slots__ = ("_free", "_lock", "freed", "out", "pinned", "retired", "used")
+    __slots__ = ("_free", "_lock", "freed", "out", "used")
 
     def __init__(self, free: Callable[[], None]) -> None:
         self._free, self._lock = free, threading.Lock()
-        self.out, self.used, self.pinned, self.retired, self.freed = 0, 0.0, False, False, False
+        self.out, self.freed, self.used = 0, False, 0.0
 
     def take(self) -> bool:
         """Count a lease; False if the version is gone."""
@@ -64,35 +62,12 @@ class Leases:
             return not self.freed
 
     def give_back(self) -> None:
-        """Stop counting a lease; the last one back frees a retired version."""
+        """Stop counting a lease."""
         with self._lock:
             self.out -= 1
-            ends = self._ends()
-        if ends:
+            self.freed = last = not self.out
+        if last:
             self._free()
-
-    def retire(self, if_idle: bool = False) -> bool:
-        """Free the version now, or when the last lease is back; with `if_idle`, return False while leases are out."""
-        with self._lock:
-            if if_idle and self.out:
-                return False
-            self.retired, self.pinned = True, False
-            ends = self._ends()
-        if ends:
-            self._free()
-        return True
-
-    def restore(self) -> bool:
-        """Undo `retire`; False if the version is gone."""
-        with self._lock:
-            self.retired = False
-            return not self.freed
-
-    def _ends(self) -> bool:
-        """Whether it is to be freed now; the caller has the lock."""
-        ends = self.retired and not self.out and not self.freed
-        self.freed |= ends
-        return ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +85,6 @@ class ModelVersion:
         path: how its network is evaluated: `fused`, `onnx` or `eager`.
         path_reason: why it is `eager`; empty if it is not.
         row_limit: the most rows of one network call.
-        signature: the files it was loaded from.
         nulls: the stored nulls of named conditions.
         half: the half precision that its network computes in; None for full precision.
         frontier_file: the measured frontier of its solvers.
@@ -134,7 +108,6 @@ class ModelVersion:
     path: str
     path_reason: str
     row_limit: int
-    signature: Signature
     nulls: Mapping[str, torch.Tensor]
     half: Literal["bfloat16", "float16"] | None
     frontier_file: FrontierFile
@@ -151,10 +124,6 @@ class ModelVersion:
         if fault:
             _log.warning("model %s version %d is served without its tuned plans: %s", self.name, self.version, fault)
         return replace(self, plans=plans, plans_fault=fault, plans_signature=signature)
-
-    def frontier(self) -> tuple[StoredFrontier | None, str]:
-        """Return the frontier now on disk, if any, and why an existing one cannot be used."""
-        return self.frontier_file.now()
 
     def measured_by(self, models_dir: Path) -> str:
         """Return the command that measures the frontier, at the sizes of this request, or at N where it has none."""
@@ -268,7 +237,11 @@ class ModelVersion:
             parts = read_report(self.frontier_file.folder, self.card)
         report = parts.get("report") or {}
         examples = parts.get("examples", [])
-        return {"frontier": self.frontier()[0] is not None, "report": report.get("words", []), "examples": examples}
+        return {
+            "frontier": self.frontier_file.now()[0] is not None,
+            "report": report.get("words", []),
+            "examples": examples,
+        }
 
     def summary(self) -> dict[str, Any]:
         """Return the entry of this version in ``GET /v1/models``."""
@@ -298,13 +271,7 @@ class ModelVersion:
 
 
 def load_version(
-    engine: Engine,
-    settings: Settings,
-    name: str,
-    version: int,
-    folder: Path,
-    signature: Signature = (),
-    plans_signature: Signature = (),
+    engine: Engine, settings: Settings, name: str, version: int, folder: Path, plans_signature: Signature = ()
 ) -> ModelVersion:
     """Load and verify a checkpoint and pass it to the engine.
 
@@ -316,7 +283,7 @@ def load_version(
         settings: whether it may be an imported program, and the precision of the network.
         name, version: name and version in requests.
         folder: the checkpoint.
-        signature, plans_signature: signatures of card and weights, and of the tuned plans; they change with the files.
+        plans_signature: signature of the file of tuned plans.
 
     Raises:
         CheckpointError: the checkpoint is damaged, or a program where none is allowed. Errors of its network pass
@@ -347,7 +314,6 @@ def load_version(
         arena.path,
         arena.path_reason,
         arena.row_limit,
-        signature,
         checkpoint.nulls,
         checkpoint.half,
         FrontierFile(folder, card),

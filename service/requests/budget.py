@@ -70,7 +70,7 @@ def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[E
     command = model.measured_by(settings.models_dir)
     if model.never_measured:
         return None, model.never_measured
-    frontier, fault = model.frontier()
+    frontier, fault = model.frontier_file.now()
     name = f"the frontier of model {model.name!r}"
     if frontier is None:
         why = f"cannot be used ({fault})" if fault else "was not measured"

@@ -1,14 +1,16 @@
-"""Conditions and guidance of a request: checked before anything is allocated, then converted to tensors."""
+"""Conditions, guidance and sizes of a request: checked before anything is allocated, then converted to tensors."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from models.arrays import outline
 from models.condition_values import Distinct, Values
 from models.conditions import ONE, ConditionError, NamedConditions
 from models.guidance import NO_NULL, Guidance, Term, guidance_of
-from models.shapes import AxisSizes
+from models.messages import shown
+from models.shapes import AxisSizes, Shape, ShapeError, described, free_axes, matched
 from service.errors import ProblemError, invalid
 from service.registry.version import ModelVersion
 from service.requests.schemas import GuidanceRequest, Subject, TermRequest
@@ -51,7 +53,42 @@ class CheckedConditions:
         return values, negative, own
 
 
-def check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: AxisSizes) -> CheckedConditions:
+def sized(
+    request: Subject, model: ModelVersion, samples: int, field: str = "", rows: Any = None, shape: Shape = ()
+) -> tuple[CheckedConditions, ModelVersion]:
+    """Return the conditions and guidance of a request, and its model with a size for each free axis.
+
+    Args:
+        request: the parsed body.
+        model: the requested model.
+        samples: number of samples.
+        field, rows: the field with one row per sample, and its value, if there is one.
+        shape: that of a row.
+
+    Raises:
+        ProblemError: 422 for a size that is missing, not allowed, of an unknown axis, or contradicts another; and
+            as in `check_conditions`.
+    """
+    sizes = AxisSizes(model.card.bounds)
+    if request.shape is not None:
+        _note_requested(request.shape, model, sizes)
+    if rows is not None:
+        lengths = getattr(rows, "shape", None) or outline(rows)
+        # if its shape does not fit otherwise, the error is raised where it is read
+        for axis, size in (matched(shape, lengths[1:]) or {}).items():
+            _note(sizes, axis, size, field, field)
+    checked = _check_conditions(request, model, samples, sizes)
+    needed, conditions = free_axes(model.card.event_shape), model.card.conditions
+    sources = {axis: [name for name, entry in conditions.items() if axis in entry.free] for axis in needed}
+    also = {axis: f"the condition {names[0]}, which has it" for axis, names in sources.items() if names}
+    try:
+        settled = sizes.settle(needed, also)
+    except ShapeError as error:
+        raise invalid(f"shape.{error.axis}", f"model {model.name!r}: {error}") from None
+    return checked, model.of_sizes(settled)
+
+
+def _check_conditions(request: Subject, model: ModelVersion, samples: int, sizes: AxisSizes) -> CheckedConditions:
     """Check the names and shapes of the conditions of a request, and its guidance.
 
     Args:
@@ -245,3 +282,28 @@ def _problem(error: Exception, field: str) -> ProblemError:
     if isinstance(error, ConditionError) and error.name not in ("", ONE):
         return invalid(f"{field}.{error.name[:60]}", str(error))
     return invalid("condition" if field == "conditions" else field, str(error))
+
+
+def _note_requested(requested: Any, model: ModelVersion, sizes: AxisSizes) -> None:
+    """Note the sizes in the member `shape`."""
+    if not isinstance(requested, dict):
+        raise invalid(
+            "shape", f'shape is {shown(requested)}; it must be an object with a size for each axis: {{"T": 344}}'
+        )
+    for axis, size in requested.items():
+        field = f"shape.{axis[:60]}"
+        if axis not in sizes.axes:
+            shape = described(model.card.event_shape, model.card.axes)
+            axes = f"those it has are {', '.join(sizes.axes)}" if sizes.axes else f"its shape is {shape}"
+            raise invalid(field, f"model {model.name!r} has no free axis {axis[:60]!r}; {axes}; leave it out")
+        if type(size) is not int:
+            allowed = sizes.axes[axis].describe()
+            raise invalid(field, f"shape.{axis} is {shown(size)}, expected an integer, {allowed}")
+        _note(sizes, axis, size, "shape", field)
+
+
+def _note(sizes: AxisSizes, axis: str, size: int, source: str, field: str) -> None:
+    try:
+        sizes.note(axis, size, source)
+    except ShapeError as error:
+        raise invalid(field, str(error)) from None

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from models.arrays import NestedError, outline, to_floats
 from models.decoder import InverseError
+from models.forms.rows import RowCaller
 from models.messages import shown
 from service.errors import invalid
 from service.registry.version import ModelVersion
@@ -110,13 +112,7 @@ def _states(
     inside, data = weights > 0, decode and model.numberwise
     states = filled = torch.from_numpy(np.where(inside, values, 0.0)).to(model.data_dtype if data else model.dtype)
     if data and not model.plain:
-        try:
-            encode, _ = model.inverse
-        except InverseError as error:
-            raise invalid(
-                "known.values",
-                f"data cannot be turned into states of model {model.name!r}: {error}; send states, with decode false",
-            ) from None
+        encode, _ = inverse_of(model, "known.values")
         with torch.inference_mode():
             states = encode(filled).to(model.dtype)
             if not guided:
@@ -130,6 +126,21 @@ def _states(
         )
     states[~mask] = math.nan
     return states, torch.from_numpy(weights.reshape(shape).copy()).to(model.dtype) if guided else None
+
+
+def inverse_of(model: ModelVersion, field: str) -> tuple[RowCaller, Callable[[torch.Tensor], torch.Tensor]]:
+    """Return the inverse of a model's decoder, see `ModelVersion.inverse`.
+
+    Raises:
+        ProblemError: 422 about the field, for a decoder without an inverse.
+    """
+    try:
+        return model.inverse
+    except InverseError as error:
+        raise invalid(
+            field,
+            f"data cannot be turned into states of model {model.name!r}: {error}; send states, with decode false",
+        ) from None
 
 
 def _check_reached(values: torch.Tensor, decoded: torch.Tensor, inside: NDArray[np.bool_]) -> None:

@@ -27,11 +27,10 @@ from service.http.events import until_disconnect
 from service.http.negotiation import choose
 from service.registry.version import ModelVersion
 from service.replay import header_of
-from service.requests import alike
 from service.requests.npz_body import claimed_bytes, is_npz
 from service.requests.parsing import LARGE_BODY, parse, read_body, set_aside
 from service.requests.schemas import SampleRequest, Subject
-from service.requests.validation import Validated
+from service.requests.validation import MAX_ALIKE, Validated, sample_request
 from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
 from service.responses.samples import sample_response
 from service.settings import Settings
@@ -113,8 +112,8 @@ class BodyRoute(APIRoute):
         max_bytes = self.max_bytes or service.settings.max_body_bytes
         body = await read_body(http, max_bytes, service.bodies, self.allowed(http))
         size = len(body)
-        if size <= alike.MAX_BYTES and self.body_model is SampleRequest and body[:1] == b"{":
-            request = alike.sample_request(http, body)
+        if size <= MAX_ALIKE and self.body_model is SampleRequest and body[:1] == b"{":
+            request = sample_request(http, body)
             http.parsed = time.monotonic()
             return request
         if is_npz(body):
@@ -236,11 +235,6 @@ def patience(http: Context, job: Job) -> float:
     """Return the maximum seconds to wait for a job, whatever the engine does."""
     left_s = http.deadline + (LATE_S if job.partial else 0.0) - time.monotonic()
     return left_s if left_s > 0.0 else 0.0
-
-
-async def draw(http: Context, valid: Validated) -> ArrayResponse:
-    """Solve for samples and return the response; errors as in `solve`."""
-    return await drawn(http, valid, await solve(http, valid.job))
 
 
 async def drawn(http: Context, valid: Validated, result: JobResult) -> ArrayResponse:

@@ -15,7 +15,7 @@ INTEGER_LIMIT = 2**63
 """Integers of a request are below it, seeds included: responses echo them as integers of 64 bits."""
 
 DRAWN_BITS = 53
-"""Bits of a seed that the service draws."""
+"""Bits of a seed that the service draws: a double holds it exactly, and JavaScript and jq read any number as one."""
 
 WHOLE = (0.0, 1.0)
 """The times at which models are defined, from noise to data."""
@@ -25,14 +25,9 @@ Index = Annotated[int, Field(ge=0, lt=INTEGER_LIMIT)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Times = Annotated[tuple[Finite, ...], Field(strict=False, min_length=1, fail_fast=True)]
-DEFAULT_NUM_SAMPLES = 256
 
 SOLVER_FIELDS = tuple(name for name in DEFAULTS if name not in ("t_span", "resample"))
 """Fields that are also fields of a `SolverSpec`: the solver and its settings."""
-
-SHORT_TEXT = 200
-"""Characters; what follows from a longer text of a solver is not kept for later requests."""
-
 
 SINGLE = "single"
 """Marks a field that is for one request; a bulk job, which is many requests, cannot have it."""
@@ -52,11 +47,6 @@ def _optional(kind: dict[str, Any], description: str) -> dict[str, Any]:
     return {"description": description, "anyOf": [kind, {"type": "null"}]}
 
 
-X0_SCHEMA = _optional(_ARRAY, "start states instead of noise, shape (num_samples, *event_shape)")
-
-BULK = "bulk (the default) yields to interactive requests, which take most of the time"
-
-
 SOLVER = "name of a solver, see /v1/solvers, or text with its settings, like rk4-20"
 _NAMES = f"one of {', '.join(sorted(catalogue.solvers()))}"
 SOLVER_SCHEMA = {
@@ -66,11 +56,12 @@ SOLVER_SCHEMA = {
 """What OpenAPI shows: programs that are written from the description alone do not name the solvers."""
 
 
-_NEGATIVE_SCHEMA = _optional(_OBJECT, "conditions that replace the nulls in guidance, by name")
 _OWN_SCHEMA = _optional(
     _OBJECT, "conditions of this velocity alone, by name, in place of those of the request: for all samples"
 )
-CONDITIONS_SCHEMA = _optional(_OBJECT, "conditions of the model by name: one value for all samples, or a list of them")
+_CONDITIONS_SCHEMA = _optional(_OBJECT, "conditions of the model by name: one value for all samples, or a list of them")
+_NEGATIVE_SCHEMA = _optional(_OBJECT, "conditions that replace the nulls in guidance, by name")
+_X0_SCHEMA = _optional(_ARRAY, "start states instead of noise, shape (num_samples, *event_shape)")
 SHAPE_SCHEMA = _optional(
     _OBJECT | {"additionalProperties": {"type": "integer", "minimum": 1}},
     "size of each free axis of the samples, by name, unless it follows from a condition",
@@ -173,7 +164,7 @@ class Named(Body):
 class Drawn(Body):
     """Samples of a seed."""
 
-    num_samples: Annotated[Count, SINGLE] = DEFAULT_NUM_SAMPLES
+    num_samples: Annotated[Count, SINGLE] = 256
     """number of samples"""
     seed: Annotated[Index | None, SINGLE] = None
     """an integer in [0, 2**63); drawn below 2**53 and echoed if omitted"""
@@ -181,6 +172,13 @@ class Drawn(Body):
     """index of the first sample in the seed's stream"""
 
 
+Conditions = Annotated[Any, WithJsonSchema(_CONDITIONS_SCHEMA), Tensor(named=True)]
+Negative = Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA), Tensor(named=True)]
+Known = Annotated[KnownRequest | None, Tensor(named=True)]
+Start = Annotated[Any, WithJsonSchema(_X0_SCHEMA), Tensor(), SINGLE]
+TimeLimit = Annotated[Positive | None, SINGLE, Field(description="time limit in seconds, queueing included")]
+_YIELDS = "yields to interactive requests, which take most of the time"
+Urgency = Annotated[Literal["interactive", "bulk"], SINGLE, Field(description=f"bulk {_YIELDS}")]
 NoiseScale = Annotated[
     float,
     Field(ge=0, le=1000, description="factor of the starting noise, its temperature: below 1 for more typical samples"),
@@ -193,15 +191,19 @@ class Subject(Body):
     version: Version = None
     condition: Annotated[Any, Tensor()] = None
     """class label or vector of a conditional model: one for all samples, or a list of them"""
-    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
-    negative: Annotated[Any, WithJsonSchema(_NEGATIVE_SCHEMA), Tensor(named=True)] = None
+    conditions: Conditions = None
+    negative: Negative = None
     shape: Annotated[Any, WithJsonSchema(SHAPE_SCHEMA)] = None
     guidance: AnyGuidance | None = None
     """strength of classifier-free guidance, or its terms, interval, projection and rescale"""
-    timeout_s: Annotated[Positive | None, SINGLE] = None
-    """time limit in seconds, queueing included"""
-    priority: Annotated[Literal["interactive", "bulk"], SINGLE] = "interactive"
-    """bulk yields to interactive requests, which take most of the time"""
+    timeout_s: TimeLimit = None
+    priority: Urgency = "interactive"
+
+
+class Measuring(Subject):
+    """The same of requests that measure a model rather than draw samples: they yield, unless they say otherwise."""
+
+    priority: Urgency = Field(default="bulk", description=f"bulk (the default) {_YIELDS}")
 
 
 class Solving(Subject):
@@ -231,6 +233,12 @@ class Solving(Subject):
     """maximum velocity evaluations of a sample"""
 
 
+class Paths(Solving, Drawn):
+    """Paths to solve for: from the noise of a seed, or from start states."""
+
+    x0: Start = None
+
+
 class BudgetBody(Body):
     """Limits on the cost or error of a request, given instead of a solver; the service chooses one."""
 
@@ -248,11 +256,10 @@ class BudgetBody(Body):
         return self
 
 
-class SampleRequest(Solving, Drawn, Named):
+class SampleRequest(Paths, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
-    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor(), SINGLE] = None
-    known: Annotated[KnownRequest | None, Tensor(named=True)] = None
+    known: Known = None
     """numbers of the samples that are known: values, mask and mode"""
     noise_scale: NoiseScale = 1.0
     start_time: Finite | None = Field(

@@ -143,7 +143,8 @@ def lanes_bytes(
     saved: int = 0,
     start: bool = False,
     constants: int = 0,
-    steps: int = 0,
+    plan: Plan | None = None,
+    trace: str = "none",
 ) -> int:
     """Return the bytes of memory that a job takes.
 
@@ -155,8 +156,9 @@ def lanes_bytes(
         saved: number of saved states per lane.
         start: whether start states are kept too.
         constants: additional numbers per lane.
-        steps: number of attempted steps kept per lane.
+        plan, trace: the compiled solver, and which of its attempted steps are kept; None if counted elsewhere.
     """
+    steps = 0 if plan is None else kept_steps(plan, trace)
     numbers = width * (1 + saved + start) + 2 * constants  # twice: in the job, and in the engine's table
     size = model.dtype.itemsize
     pending = min(lanes, _MAX_LANES) * saved * (width * size + _BYTES_PER_SAVED_STATE)
@@ -185,7 +187,8 @@ def memory_bytes(
         checked,
         saved=saved,
         start=request.x0 is not None,
-        steps=kept_steps(plan, request.trace),
+        plan=plan,
+        trace=request.trace,
     )
     if request.x0 is not None:
         needed += doubles_bytes(n, model.event_shape)

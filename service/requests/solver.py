@@ -16,7 +16,7 @@ from selection.choice import Choice
 from service.errors import ProblemError, check_limit, invalid
 from service.registry.version import ModelVersion
 from service.requests.budget import choices, stored, tuning
-from service.requests.schemas import SHORT_TEXT, SOLVER_FIELDS, WHOLE, DiffusionRequest, SampleRequest, Solving
+from service.requests.schemas import SOLVER_FIELDS, WHOLE, DiffusionRequest, SampleRequest, Solving
 from service.settings import Settings
 from solvers import SolverSpec
 from solvers.errors import SolverError
@@ -28,6 +28,9 @@ from solvers.stochastic import Diffusion
 from solvers.tuned import TUNED
 
 _APART = tuple(name for name in SOLVER_FIELDS if name != "solver")
+
+_SHORT_TEXT = 200
+"""Characters; what follows from a longer text of a solver is not kept for later requests."""
 
 
 def plan_of(
@@ -101,7 +104,7 @@ def request_plan(
     arithmetic = (model.dtype, model.plans, model.compute)
     grid = request.grid
     try:
-        if isinstance(grid, str) and len(grid) + len(solver) <= SHORT_TEXT:
+        if isinstance(grid, str) and len(grid) + len(solver) <= _SHORT_TEXT:
             return solvers.compile(_spec(solver, tuple(fields.items()), *limits), *arithmetic)
         if isinstance(grid, list | np.ndarray):
             check_limit("grid", len(grid) - 1, settings.max_steps, " intervals")

@@ -1,13 +1,16 @@
-"""Fields sent as arrays, in npz or under ``/v2``: which fields of a body may be, and what their arrays may hold."""
+"""Fields sent as arrays, in npz, under ``/v2`` or as nested lists: which fields may be, and what they may hold."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidatorFunctionWrapHandler
 
+from models.arrays import NestedError, to_floats
 from models.messages import short
 from service.errors import invalid
 
@@ -88,3 +91,34 @@ def array_too(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         return validate(value)
     validate(value[:3].tolist())
     return value
+
+
+def to_array(
+    nested: Any, shape: Sequence[int], dtype: torch.dtype, name: str = "x0", event: str = "event_shape"
+) -> torch.Tensor:
+    """Return nested lists of numbers, or an array of them, as a tensor.
+
+    Args:
+        nested: the value sent in the request.
+        shape: the shape it must have, (num_samples, *event_shape).
+        dtype: float32 or float64.
+        name, event: the names of the field and of the shape of one sample.
+
+    Raises:
+        ProblemError: 422 for another shape, for non-numeric values, including booleans, for an integer too large for
+            double precision, and for numbers that are not finite in the dtype.
+    """
+    expected = f"(num_samples, *{event}) = {list(shape)}"
+    if not isinstance(nested, np.ndarray):
+        try:
+            nested = to_floats(nested, tuple(shape), name, expected)
+        except NestedError as error:
+            raise invalid(name, str(error)) from None
+    if nested.shape != tuple(shape):
+        raise invalid(name, f"{name} has the shape {list(nested.shape)}; it must be {expected}")
+    kind = "float64" if dtype == torch.float64 else "float32"
+    with np.errstate(over="ignore"):
+        tensor = torch.from_numpy(nested.astype(kind))
+    if not tensor.isfinite().all():
+        raise invalid(name, f"{name} holds a number that is not finite in {kind}")
+    return tensor

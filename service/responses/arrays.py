@@ -195,7 +195,7 @@ def _npz(response: ArrayResponse) -> Pieces:
             _add(archive, name, array)
         meta = _without_arrays(document) | {"latency": latency()}
         _add(archive, "meta", np.frombuffer(orjson.dumps(meta), dtype=np.uint8))
-    yield from slices(buffer.getbuffer())
+    yield from slices(memoryview(buffer.getvalue()))  # no copy; a buffer that is still in use cannot be closed
 
 
 def _without_arrays(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import Query, Request, Response
@@ -33,11 +33,11 @@ from service.http.events import MEDIA_TYPE, EventStream, event, failed
 from service.openapi import CATALOGUE, SOLVING_PROBLEMS, ModelName, Router, requested, shown
 from service.registry.version import ModelVersion
 from service.requests import budget, pipeline
-from service.requests.schemas import BULK, BudgetBody, Count, Drawn, NoiseScale, Subject
-from service.requests.shapes import sized
+from service.requests.conditions import sized
+from service.requests.schemas import BudgetBody, Count, Drawn, Measuring, NoiseScale
 from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes, logged_beyond
 from service.requests.solver import refuse_average
-from service.requests.validation import Validated, check_indices, job_of, seed_of
+from service.requests.validation import Validated, job_of
 from service.responses.arrays import ENCODERS, JSON, Encoder
 from service.responses.schemas import FrontierBody
 from service.settings import Settings
@@ -62,7 +62,7 @@ FrontierVersion = Annotated[
 ]
 
 
-class FrontierRequest(Subject, Drawn):
+class FrontierRequest(Measuring, Drawn):
     """Body of ``POST /v1/models/{name}/frontier``: the solvers to measure, on which paths, and what is wanted."""
 
     solvers: Annotated[list[str], Field(min_length=1, max_length=MAX_SOLVERS)] = Field(
@@ -76,7 +76,6 @@ class FrontierRequest(Subject, Drawn):
     """list the endpoint error of each sample in the points, too"""
     budget: BudgetBody = BudgetBody(max_error=USUAL_ERROR)
     """what the verdict is for: an error of 1 % if omitted"""
-    priority: Literal["interactive", "bulk"] = Field(default="bulk", description=BULK)
 
 
 @router.read(
@@ -90,7 +89,7 @@ async def frontier(request: Request, name: ModelName, version: FrontierVersion =
     with await service.lease(name, version) as model:
         if model.never_measured:
             raise ProblemError(Kind.NO_FRONTIER, model.never_measured)
-        stored, fault = model.frontier()
+        stored, fault = model.frontier_file.now()
         if stored is None:
             why = f"cannot be used: {fault}" if fault else "was not measured"
             command = model.measured_by(service.settings.models_dir)
@@ -142,7 +141,6 @@ def _validate(
     """Check a request, reserve its memory and make the job of the reference; arguments as in `validate_sample`."""
     n = request.num_samples
     check_limit("num_samples", n, settings.max_samples)
-    check_indices(request)
     if n < LEAST_SAMPLES:
         raise invalid(
             "num_samples", f"num_samples = {n} is too few: the interval of p95 needs at least {LEAST_SAMPLES} samples"
@@ -157,10 +155,10 @@ def _validate(
     floor = solvers.tolerance_floor(model.compute)
     tight = SolverSpec(rtol=floor, atol=floor, controller="i", max_nfe=settings.max_nfe)
     plan = solvers.compile(tight, model.dtype, None, model.compute)
-    memory = lanes_bytes(model, n, math.prod(model.event_shape), checked, steps=kept_steps(plan, "none"))
-    hold = http.reserve(memory + 2 * doubles_bytes(n, model.event_shape), checked.bytes)
+    memory = lanes_bytes(model, n, math.prod(model.event_shape), checked, plan=plan)
+    memory += 2 * doubles_bytes(n, model.event_shape)
     job = job_of(
-        request, model, plan, hold, checked, num_samples=n, deadline=http.deadline, seed=seed_of(request.seed),
+        http, request, model, plan, checked, memory, num_samples=n, seed=request.seed,
         first_index=request.first_index, noise_scale=request.noise_scale,
     )  # fmt: skip
     return Validated(model, job, encoder)

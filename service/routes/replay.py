@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, get_args
 
 from fastapi import Response
-from pydantic import WithJsonSchema
 
 from models.messages import shown
 from service import examples
@@ -14,10 +13,10 @@ from service.errors import Kind, ProblemError, invalid
 from service.http.context import Context
 from service.openapi import SAMPLING, Router, requested, solved
 from service.registry.version import ModelVersion
-from service.replay import Answer, Difference, arrays_of, differences_of, digest_of, environment_of
+from service.replay import Answer, Difference, Hashed, arrays_of, differences_of, digest_of, environment_of
 from service.requests import pipeline
 from service.requests.parsing import check
-from service.requests.schemas import CONDITIONS_SCHEMA, X0_SCHEMA, KnownRequest, Positive, SampleRequest
+from service.requests.schemas import Conditions, Known, Negative, SampleRequest, Start, TimeLimit, Urgency
 from service.requests.tensors import Tensor
 from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import ENCODERS, Encoder
@@ -27,10 +26,8 @@ from service.settings import Settings
 
 router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
-AGAIN = ("condition", "conditions", "negative", "guidance", "known", "x0")
-"""Members of which an answer may have only the hash; the client then sends them again."""
-
-_OWN = (*AGAIN, "timeout_s", "priority")
+_AGAIN = get_args(Hashed)
+_OWN = (*_AGAIN, "timeout_s", "priority")
 
 
 class ReplayRequest(Answer):
@@ -40,17 +37,15 @@ class ReplayRequest(Answer):
     """sample even if the bits cannot be promised; digest_matches says if they are equal"""
     condition: Annotated[Any, Tensor()] = None
     """as in the first request, if the answer has only its hash"""
-    conditions: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
-    negative: Annotated[Any, WithJsonSchema(CONDITIONS_SCHEMA), Tensor(named=True)] = None
+    conditions: Conditions = None
+    negative: Negative = None
     guidance: Any = None
     """as in the first request, if its terms had conditions of their own"""
-    known: Annotated[KnownRequest | None, Tensor(named=True)] = None
+    known: Known = None
     """as in the first request, of which the answer has only the hash"""
-    x0: Annotated[Any, WithJsonSchema(X0_SCHEMA), Tensor()] = None
-    timeout_s: Positive | None = None
-    """time limit in seconds, queueing included"""
-    priority: Literal["interactive", "bulk"] = "interactive"
-    """bulk yields to interactive requests, which take most of the time"""
+    x0: Start = None
+    timeout_s: TimeLimit = None
+    priority: Urgency = "interactive"
 
 
 @described
@@ -74,7 +69,7 @@ async def replay(http: Context, answer: Annotated[ReplayRequest, requested(_REQU
     differences: list[Difference] = []
     validate = partial(_validate, answer, http.service.environment, differences)
     valid = await pipeline.make_job(http, _request_of(answer), validate)
-    response = await pipeline.draw(http, valid)
+    response = await pipeline.drawn(http, valid, await pipeline.solve(http, valid.job))
     digest = response.document["digest"]
     matches = digest == answer.digest
     if not matches and not differences:
@@ -96,7 +91,7 @@ def _request_of(answer: ReplayRequest) -> SampleRequest:
             hash.
     """
     own = {name: getattr(answer, name) for name in _OWN if getattr(answer, name) is not None}
-    for name in AGAIN:
+    for name in _AGAIN:
         hashed = name in answer.request.hashes
         if hashed and name not in own and name != "conditions":  # conditions may all have been nulls
             raise _only_hashed(name)

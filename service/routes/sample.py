@@ -1,6 +1,5 @@
 """``POST /v1/sample`` (alias ``/sample``): samples from a model, the solver chosen by the request."""
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import Response
@@ -23,6 +22,6 @@ _RESPONSES = solved("/v1/sample", SampleResponse, "The samples", ENCODERS)
 @router.post("/v1/sample", summary="Draw samples", responses=_RESPONSES)  # applied first, so matched first
 async def sample(http: Context, request: Annotated[SampleRequest, requested(examples.REQUESTS)]) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
-    valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike))
-    response = await pipeline.draw(http, valid)
+    valid = await pipeline.make_job(http, request, validate_sample)
+    response = await pipeline.drawn(http, valid, await pipeline.solve(http, valid.job))
     return await pipeline.respond(http, valid, response, {"x-pathline-seed": str(valid.job.seed)})

@@ -14,7 +14,6 @@ import contextlib
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -59,7 +58,7 @@ async def stream(
 ) -> Response:
     """Draw samples like `/v1/sample`, and send events on the way: progress, states at `save_at`, the result."""
     npz = b"completed=npz" in http.sent.get(b"accept", b"").replace(b" ", b"").lower()
-    valid = await pipeline.make_job(http, request, partial(validate_sample, kind=http.alike), encoder=_EVENTS)
+    valid = await pipeline.make_job(http, request, validate_sample, encoder=_EVENTS)
     followed = _Followed(http, valid, npz)
     return EventStream(followed.events(), followed.cancel, followed.keep_alive)
 

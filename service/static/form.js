@@ -1,9 +1,7 @@
 // The form: fields of the two settings, made from /v1/solvers, read into a view and filled from one.
 import { $, make } from "./dom.js";
 import { cost, explain } from "./terms.js";
-import { BUDGET, TUNED, catalogue, gridParameters, second, spelled, titled, usual } from "./view.js";
-
-const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
+import { BUDGET, COMMON, TUNED, catalogue, gridParameters, second, spelled, titled, usual } from "./view.js";
 
 /** Settings with a place of their own; the others are under "More". */
 const OWN = ["steps", "rtol", "atol", "grid"];
@@ -249,12 +247,12 @@ export class Form {
       if (solver && fixed && $(`${side}-steps`).value === "") $(`${side}-steps`).value = "20";
       const parameters = Object.keys(gridParameters($(`${side}-grid`).value));
       const explicit = $(`${side}-grid`).value === "times";
-      const both = ["start", "diffusion", "max_nfe"]; // not only for error control
+      const onGrids = (name) => [...catalogue.solvers.values()].some(({ kind, parameters }) => kind !== "adaptive" && name in parameters);
       const shown = (name) => {
         if (name.startsWith("grid_")) return takes.grid && fixed && parameters.includes(name.slice(5));
         if (name === "mode") return takes.rtol;
         if (name === "tolerance") return takes.rtol && !fixed;
-        if (name in catalogue.settings) return name in takes && (both.includes(name) || fixed === ["steps", "grid"].includes(name)) && !(explicit && name === "steps");
+        if (name in catalogue.settings) return name in takes && (fixed ? onGrids(name) : !["steps", "grid"].includes(name)) && !(explicit && name === "steps");
         return name === "solver" || (solver && ["more", "cost"].includes(name));
       };
       for (const element of $(side).querySelectorAll("[data-for]")) element.hidden = !shown(element.dataset.for);

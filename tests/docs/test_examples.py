@@ -1,4 +1,4 @@
-"""Every Python block in the docs runs as it stands; the solver table is the catalogue."""
+"""Every Python block in the docs runs as it stands."""
 
 import os
 import re
@@ -14,10 +14,7 @@ import pathline.cli
 import pytest
 
 import training.__main__
-from service import settings
 from service.settings import load_settings
-from solvers import catalogue
-from solvers.__main__ import table
 from tests.docs.conftest import ROOT, Programs, blocks
 
 
@@ -88,15 +85,6 @@ def test_what_the_tutorial_shows_is_what_its_commands_say() -> None:
     assert len(drawn) == 3
     assert all(found in command for command in drawn)
     assert f'solver="{found.removeprefix("--solver ")}"' in text
-
-
-def test_the_solver_table_is_the_catalogue() -> None:
-    assert set(catalogue.solvers()) >= {"euler", "midpoint", "rk4", "dopri5"}
-    assert table() in (ROOT / "docs" / "solvers.md").read_text()
-
-
-def test_the_settings_table_is_the_settings() -> None:
-    assert settings.table() in (ROOT / "docs" / "settings.md").read_text()
 
 
 def test_the_settings_file_of_the_docs_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,16 +1,25 @@
-"""The reference pages are complete: metrics, options and exit codes of the command line, members of a card."""
+"""The reference pages are complete: solvers, settings, metrics, members of requests and cards, the command line.
+
+``RECORD=1 pytest tests/docs/test_reference.py`` prints the tables of solvers, settings and metrics into their pages.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from pathline import cli
+from pathline._fields import FIELDS
 from pathline.cli.arguments import parser
 
+import solvers.__main__
 from models.checkpoint.card import Card
-from service import metrics
+from service import metrics, settings
+from service.requests.schemas import SOLVER_FIELDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -20,15 +29,29 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_table_of_metrics_is_what_the_service_has() -> None:
-    text = (DOCS / "metrics.md").read_text()
-    assert metrics.table() in text
-    named = {family.name for family in metrics.Metrics().registry.collect() if family.name.startswith("pathline_")}
-    assert named == {name.removesuffix("_total") for name in re.findall(r"^\| `(pathline_\w+)`", text, re.MULTILINE)}
+@pytest.mark.parametrize(
+    ("page", "table"),
+    [("solvers.md", solvers.__main__.table), ("settings.md", settings.table), ("metrics.md", metrics.table)],
+)
+def test_tables_are_printed_from_the_code(page: str, table: Callable[[], str]) -> None:
+    file, printed = DOCS / page, table().rstrip()
+    if os.environ.get("RECORD"):
+        head = re.escape(printed.splitlines()[0])
+        file.write_text(re.sub(rf"{head}(\n\|.*)*", lambda _: printed, file.read_text()))
+    assert f"{printed}\n\n" in file.read_text()
 
 
-def options(command: argparse.ArgumentParser) -> set[str]:
-    return {text for action in command._actions for text in action.option_strings} - {"-h", "--help"}
+def test_every_member_of_a_request_is_explained() -> None:
+    """Members of solvers are explained with the solvers, all others with the request."""
+    request, text = " ".join(row[0] for row in rows("http.md")), (DOCS / "solvers.md").read_text()
+    for name in FIELDS:
+        assert f"`{name}`" in request or (name in SOLVER_FIELDS and re.search(rf"\b{name}\b", text)), name
+
+
+def options(command: argparse.ArgumentParser, members: bool = True) -> set[str]:
+    """Return the options of a command, with or without those that are members of a request."""
+    actions = [action for action in command._actions if members or action.dest not in FIELDS]
+    return {text for action in actions for text in action.option_strings} - {"-h", "--help"}
 
 
 def test_the_command_line_as_help_shows_it() -> None:
@@ -36,7 +59,9 @@ def test_the_command_line_as_help_shows_it() -> None:
     top = parser()
     [subs] = [action for action in top._actions if isinstance(action, argparse._SubParsersAction)]
     named = set(re.findall(r"(?<![\w-])(--?[a-z][a-z-]*)", text)) - {"--help"}
-    assert named == set().union(options(top), *map(options, subs.choices.values()))
+    commands = [top, *subs.choices.values()]
+    assert set().union(*(options(command, members=False) for command in commands)) <= named
+    assert named <= set().union(*map(options, commands))
     assert set(re.findall(r"`pathline ([a-z]+)", text)) == set(subs.choices)
 
 

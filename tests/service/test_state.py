@@ -1,4 +1,4 @@
-"""The service answers while it starts, and stops without waiting for loads."""
+"""The service answers while it starts, follows its repository, and stops without waiting for loads."""
 
 import asyncio
 import shutil
@@ -13,7 +13,7 @@ from service import state
 from service.app import create_app
 from service.settings import Settings
 from service.state import Service
-from tests.service.registry.asking import Gate
+from tests.service.registry.asking import Gate, waited_for
 from tests.service.serving import calling
 from tests.service.waiting import eventually
 
@@ -51,7 +51,7 @@ async def test_the_service_answers_while_models_are_loaded(many: Settings, engin
         assert late.status_code == 504
         request = asyncio.ensure_future(http.post("/v1/sample", json={"model": "d", **FIXED}))
         async with asyncio.timeout(60):
-            while not service.registry._loads.waiting():
+            while not waited_for(service.registry):
                 await asyncio.sleep(0.001)
         gate.open.set()
         assert (await request).status_code == 200
@@ -102,3 +102,44 @@ async def test_a_stop_does_not_wait_for_all_models(many: Settings, engine: Any) 
     await asyncio.to_thread(service.stop)
     assert gate.loaded == [("a", 1)]
     assert service.failed is None
+
+
+@pytest.mark.parametrize("error", [RepositoryError("gone"), ValueError("odd")])
+async def test_the_watch_goes_on_after_errors_and_says_them_once(
+    many: Settings, engine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    service: Service = create_app(many.model_copy(update={"watch_s": 0.001}), engine).state.service
+    seen, fails, refresh = threading.Semaphore(0), threading.Event(), service.registry.refresh
+
+    def unsteady() -> Any:
+        if fails.is_set():
+            seen.release()
+            raise error
+        return refresh()
+
+    monkeypatch.setattr(service.registry, "refresh", unsteady)
+
+    def said() -> int:
+        return sum(str(error) in record.getMessage() for record in caplog.records)
+
+    service.start()
+    try:
+        fails.set()
+        for _ in range(5):
+            assert seen.acquire(timeout=60)
+        assert said() == 1
+        fails.clear()
+        shutil.copytree(many.models_dir / "a", many.models_dir / "e")
+        assert eventually(lambda: ("e", 1) in service.registry.current())
+        fails.set()
+        assert eventually(lambda: said() == 2)  # again, as it had passed
+    finally:
+        service.stop()
+
+
+async def test_a_stop_does_not_wait_for_the_next_check(many: Settings, engine: Any) -> None:
+    service: Service = create_app(many.model_copy(update={"watch_s": 1000.0}), engine).state.service
+    service.start()
+    service.stop()
+    assert service._watch is not None
+    assert not service._watch.is_alive()

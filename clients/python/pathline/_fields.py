@@ -242,7 +242,7 @@ class ReplayOptions(TypedDict, total=False):
         force: Sample even if the bits cannot be promised; digest_matches says if they are equal.
         condition: As in the first request, if the answer has only its hash.
         conditions: Conditions of the model by name: one value for all samples, or a list of them.
-        negative: Conditions of the model by name: one value for all samples, or a list of them.
+        negative: Conditions that replace the nulls in guidance, by name.
         guidance: As in the first request, if its terms had conditions of their own.
         known: As in the first request, of which the answer has only the hash.
         x0: Start states instead of noise, shape (num_samples, *event_shape).

@@ -68,7 +68,7 @@ def _run(lanes, states, k, pins, weights, rows, times, log, kinds, limits, addre
     x, t, vectors, chosen, v = addresses
     calls, until, more = limits
     sizes, epsilon, parameters, work = constants
-    present, left, done, full = 0, len(lanes), 0, False
+    present, left, done, evaluated, full = 0, len(lanes), 0, 0, False
     order = np.empty(0, dtype=np.int64)  # that of the noise of steps: there are no free axes
     while done < calls and left and not present & until and not full:
         query(lanes, states, k, pins, weights, rows, order, x, t, True)
@@ -76,6 +76,7 @@ def _run(lanes, states, k, pins, weights, rows, times, log, kinds, limits, addre
             break
         present, ended = receive(lanes, states, k, pins, weights, rows, times, order, v, kinds, True)
         done += 1
+        evaluated += left
         if present & ~until & CONTROLLED:
             index, after, error, decided, full = control(
                 lanes, states, k, pins, weights, rows, kinds, present & ~until, log
@@ -88,7 +89,7 @@ def _run(lanes, states, k, pins, weights, rows, times, log, kinds, limits, addre
             if done < calls:
                 _close_gaps(lanes, kinds, vectors, chosen, left, sizes)
             left -= ended
-    return present, len(lanes) - left, done, full
+    return present, len(lanes) - left, done, evaluated, full
 
 
 @compiled
@@ -297,21 +298,22 @@ class FusedResidualMLP:
         log: StepLog,
         kinds: Index,
         limits: tuple[int, int, int],
-    ) -> tuple[int, int, int, bool]:
+    ) -> tuple[int, int, int, int, bool]:
         x = torch.empty(states.shape)
         t, v = x.new_empty(x.shape[0]), torch.empty_like(x)
         vectors, chosen = self._conditions(condition, x)
         if limits[2]:  # these are changed as lanes end
             vectors, chosen = (None if tensor is None else tensor.clone() for tensor in (vectors, chosen))
-        addresses = tuple(0 if tensor is None else tensor.data_ptr() for tensor in (x, t, vectors, chosen, v))
+        vectors_at, chosen_at = [0 if tensor is None else tensor.data_ptr() for tensor in (vectors, chosen)]
+        addresses = x.data_ptr(), t.data_ptr(), vectors_at, chosen_at, v.data_ptr()
         constants = (self._sizes, self._epsilon, self._parameters, self._work())
-        present, ended, calls, full = _run(
+        ended = _run(
             *(lanes, states, k, pins, bank.weights, bank.rows, bank.times, log.arrays),
             *(kinds, limits, addresses, constants),
         )
-        if calls == 0:
+        if ended[2] == 0:  # no call
             raise VelocityError(f"condition holds a label outside 0 to {self._sizes[-1] - 1}")
-        return present, ended, calls, full
+        return ended
 
     def _conditions(self, condition: Any, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return condition vectors, and the number of each row in the condition's table."""

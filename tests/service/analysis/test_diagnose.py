@@ -104,6 +104,7 @@ async def test_rounded_times_snap_to_their_grid_points(real: Real, times: Any) -
         ("net", {"num_samples": 1, "x0": [[1.0]]}, "x0", "must be (num_samples, *event_shape)"),
         ("net", {"save_at": [0.5]}, "save_at", "unknown field"),
         ("net", {"rtol": 1e-3}, "rtol", "rk4"),
+        ("net", {"first_index": 3, "solver": "dopri5", "error_control": "batch"}, "first_index", "use first_index 0"),
     ],
 )
 async def test_refusals(real: Real, model: str, body: dict[str, Any], field: str, match: str) -> None:

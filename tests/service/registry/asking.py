@@ -29,6 +29,11 @@ def loaded(registry: Registry) -> list[ModelVersion]:
     return [model for entry in registry.entries() for model in entry.loaded.values()]
 
 
+def waited_for(registry: Registry) -> int:
+    """Return the number of loads that requests wait for."""
+    return sum(load.key is not None for load in registry._loads.pending())
+
+
 @contextmanager
 def leased(registry: Registry, name: str, version: int | None = None) -> Iterator[ModelVersion]:
     """Lease a version for a block."""

@@ -15,7 +15,7 @@ import pytest
 from service.errors import Kind, ProblemError
 from service.registry import loading
 from service.settings import Settings
-from tests.service.registry.asking import Gate, acquired, answers, leased, loaded, registry_of
+from tests.service.registry.asking import Gate, acquired, answers, leased, loaded, registry_of, waited_for
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +106,7 @@ async def test_too_many_loads_are_refused(running: Any, gate: Gate, monkeypatch:
 
 async def _until_loads_wait(running: Any, count: int, *requests: "asyncio.Future[Any]") -> None:
     async with asyncio.timeout(60):
-        while len(running.service.registry._loads.waiting()) < count:
+        while waited_for(running.service.registry) < count:
             for request in requests:
                 assert not request.done(), request.result().text
             await asyncio.sleep(0.01)

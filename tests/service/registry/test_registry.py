@@ -231,6 +231,24 @@ def test_a_reload_sees_that_an_unloaded_version_was_changed(models: Registry, ro
     assert [refused[:2] for refused in changes.refused] == [("moons", 2)]
 
 
+def test_an_unloaded_version_whose_files_changed_is_tried_before_an_older_one_answers(
+    models: Registry, root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.unload("moons").result()
+    assert answers(models, "moons", 1) == 1  # it is in memory, and 2 is not
+    os.utime(root / "moons" / "2" / "card.json", (1, 1))
+    load, meanwhile = engine.load, []
+
+    def look(*what: Any) -> Any:
+        meanwhile.append((models.entry("moons").current, what[1]))
+        return load(*what)
+
+    monkeypatch.setattr(engine, "load", look)
+    assert models.refresh().loaded == [("moons", 2)]
+    assert meanwhile == [(2, 2)]
+    assert {model.version for model in loaded(models)} == {1, 2}
+
+
 def test_equal_files_in_place_of_the_loaded_ones_are_no_change(models: Registry, root: Path) -> None:
     [served] = loaded(models)
     folder = root / "moons" / "2"

@@ -1,4 +1,4 @@
-"""Loaded versions: verified, known to the engine, and freed when the last lease of a retired one is returned."""
+"""Loaded versions: verified, known to the engine, and freed when the last lease is returned."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,7 @@ def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, det
 
 def test_a_report_that_is_written_later_is_shown(repository: Path, engine: Any) -> None:
     folder = repository / "moons" / "2"
-    entry = ModelEntry("moons", (2,), 2).with_state(2, model=load_version(engine, Settings(), "moons", 2, folder))
+    entry = ModelEntry("moons").with_state(2, model=load_version(engine, Settings(), "moons", 2, folder))
     assert entry.describe()["served"][0]["report"] == entry.describe()["served"][0]["examples"] == []
     add_to_report(folder, read_card(folder), {"report": {"words": ["close to it"]}, "examples": [[1.0, 2.0]]})
     [version] = entry.describe()["served"]
@@ -45,30 +45,20 @@ def model(repository: Path, engine: Any) -> ModelVersion:
     return load_version(engine, Settings(), "moons", 1, repository / "moons" / "1")
 
 
-def test_a_retired_version_is_freed_when_the_last_lease_is_back(model: ModelVersion, engine: Any) -> None:
+def test_a_version_is_freed_when_the_last_lease_is_back(model: ModelVersion, engine: Any) -> None:
     leases = [leased(model), leased(model)]
     leases[0].release()
-    assert model.leases.retire()
     leases[0].release()  # again
     assert [arena.version for arena in engine.arenas] == [1]
     leases[1].release()
     assert engine.arenas == []
     assert Lease.of(model) is None
-    assert not model.leases.restore()
-
-
-def test_a_version_without_leases_is_freed_at_once_and_only_once(model: ModelVersion, engine: Any) -> None:
-    lease = leased(model)
-    assert not model.leases.retire(if_idle=True)
-    lease.release()
-    assert [arena.version for arena in engine.arenas] == [1]
-    assert model.leases.retire(if_idle=True)
-    assert model.leases.retire()
+    leases[1].release()
     assert engine.arenas == []
 
 
 def test_no_lease_is_taken_of_a_version_while_it_is_freed(model: ModelVersion, engine: Any) -> None:
-    leases, found = model.leases, list[Lease | None]()
+    leases, late, last = model.leases, list[Lease | None](), leased(model)
 
     class Lock:
         """After each use, and before anything else happens, another thread asks for a lease."""
@@ -77,22 +67,14 @@ def test_no_lease_is_taken_of_a_version_while_it_is_freed(model: ModelVersion, e
             pass
 
         def __exit__(self, *_: object) -> None:
-            if not found:
-                found.append(None)
-                found[0] = Lease.of(model)
+            if not late:
+                late.append(None)
+                late[0] = Lease.of(model)
 
     leases._lock = cast(Any, Lock())
-    assert leases.retire(if_idle=True)
-    assert found == [None]
+    last.release()
+    assert late == [None]
     assert engine.arenas == []
-
-
-def test_a_retired_version_can_be_restored_while_it_is_leased(model: ModelVersion, engine: Any) -> None:
-    lease = leased(model)
-    model.leases.retire()
-    assert model.leases.restore()
-    lease.release()
-    assert [arena.version for arena in engine.arenas] == [1]
 
 
 def test_what_is_damaged_never_reaches_the_engine(repository: Path, engine: Any) -> None:

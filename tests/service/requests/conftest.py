@@ -13,6 +13,4 @@ from service.settings import Settings
 def moons(settings: Settings, engine: Any) -> ModelVersion:
     registry = Registry(settings, engine)
     registry.load_all()
-    model = registry.entry("moons").find(None)
-    assert model is not None
-    return model
+    return registry.entry("moons").loaded[2]

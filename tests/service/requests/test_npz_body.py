@@ -242,7 +242,7 @@ def test_nothing_is_made_of_x0_before_its_memory_is_reserved(
 ) -> None:
     reached: list[str] = []
     made = validation.to_array
-    for module in ("requests.validation", "analysis.data", "analysis.diagnose"):
+    for module in ("requests.validation", "analysis.data"):
         monkeypatch.setattr(
             f"service.{module}.to_array",
             lambda value, *rest: (reached.append("made"), made(value, *rest))[1],

@@ -13,10 +13,10 @@ from service.errors import ProblemError
 from service.http.context import Context
 from service.registry.version import ModelVersion
 from service.requests import validation
-from service.requests.alike import sample_request
 from service.requests.schemas import SampleRequest
 from service.requests.solver import plan_of
-from service.requests.validation import Validated, to_array, validate_sample
+from service.requests.tensors import to_array
+from service.requests.validation import Validated, sample_request, validate_sample
 from service.responses import samples
 from service.responses.arrays import ENCODERS
 from service.settings import Settings
@@ -76,7 +76,7 @@ def validated(
     """Return a request as the endpoint does it."""
     http.media_type, http.alike = media, None
     request = sample_request(http, json.dumps(BODY | body).encode())
-    return validate_sample(request, model, settings, ENCODERS[media], http, http.alike)
+    return validate_sample(request, model, settings, ENCODERS[media], http)
 
 
 def test_what_a_request_needs_is_decided_once(

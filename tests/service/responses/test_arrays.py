@@ -94,6 +94,12 @@ def test_npz_keeps_what_is_not_finite() -> None:
     assert orjson.loads(archive["meta"].tobytes())["latency"]["queue_s"] == 0.0
 
 
+def test_npz_that_nobody_reads_on_leaves_no_buffer_that_cannot_be_closed() -> None:
+    """Python 3.13 prints an error for a `BytesIO` that is dropped while a view of it is alive."""
+    piece, *_ = ENCODERS["application/x-npz"].encode(_answer(np.ones((5, 2))))
+    assert isinstance(memoryview(piece).obj, bytes)
+
+
 def test_npz_is_the_same_bytes_for_the_same_answer() -> None:
     answer = _answer(np.ones((5, 2)))
     first, second = (np.load(io.BytesIO(_encode(answer, "x-npz"))) for _ in range(2))

@@ -249,7 +249,7 @@ async def test_requests_alike_differ_in_seed_place_and_time_limit(shared: Any) -
 
 
 async def test_only_some_kinds_of_requests_are_kept(shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.requests.alike._MAX_KINDS", 8)
+    monkeypatch.setattr("service.requests.validation._MAX_KINDS", 8)
     for rows in range(1, 12):
         assert (await shared.http.post("/v1/sample", json=ALIKE | {"num_samples": rows})).status_code == 200
     assert [kind.request.num_samples for kind in shared.service.kinds.values()] == list(range(4, 12))

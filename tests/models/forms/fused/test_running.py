@@ -90,7 +90,7 @@ def test_running_gives_the_bits_of_single_calls(
     def run() -> Finished | None:
         runner = field.runner(conditions(), rows=len(lanes))
         assert runner is not None
-        finished, calls = lanes.run(runner, most, more)
+        finished, calls, _ = lanes.run(runner, most, more)
         made.append(calls)
         return finished
 
@@ -105,7 +105,7 @@ def test_a_plan_alone_needs_one_call(solver: str, evaluations: int) -> None:
     lanes.admit([Admission(resolve(solver=solver, steps=20), noise(0, 0, 4, (2,)))])
     runner = field.runner(rows=4)
     assert runner is not None
-    finished, calls = lanes.run(runner, 1000)
+    finished, calls, _ = lanes.run(runner, 1000)
     assert finished is not None
     assert calls == evaluations
     assert not len(lanes)
@@ -118,8 +118,9 @@ def test_lanes_that_have_ended_wait_for_those_that_end_soon(more: int, ended: in
         lanes.admit([Admission(resolve(solver="euler", steps=steps), noise(owner, 0, 1, (2,)), owner)])
     runner = field.runner(rows=4)
     assert runner is not None
-    finished, made = lanes.run(runner, 1000, more)
+    finished, made, rows = lanes.run(runner, 1000, more)
     assert finished is not None
+    assert rows == finished.nfe.sum() + lanes.records["nfe"].sum()
     assert (finished.owner.tolist(), made) == (list(range(ended)), calls)
     assert finished.nfe.tolist() == [10, 11, 14, 20][:ended]
     assert lanes.records["nfe"].tolist() == [calls] * (4 - ended)
@@ -132,7 +133,7 @@ def test_a_lane_that_is_not_finite_ends_alone() -> None:
     lanes.admit([Admission(resolve(solver="rk4", steps=20), start)])
     runner = field.runner(rows=4)
     assert runner is not None
-    finished, calls = lanes.run(runner, 1000)
+    finished, calls, _ = lanes.run(runner, 1000)
     assert finished is not None
     assert (finished.index.tolist(), calls, len(lanes)) == ([2], 4, 3)
 
@@ -176,7 +177,7 @@ def test_error_control_needs_one_call_for_each_block_of_its_log() -> None:
     runner, turns, finished = field.runner(rows=3), 0, None
     assert runner is not None
     while len(whole) == 3:
-        finished, _ = whole.run(runner, 10_000)
+        finished, _, _ = whole.run(runner, 10_000)
         turns += 1
     expected = None
     while len(single) == 3:
@@ -197,7 +198,7 @@ def test_a_plan_and_error_control_side_by_side_return_only_when_a_lane_ends() ->
     while len(lanes):
         runner = field.runner(rows=len(lanes))
         assert runner is not None
-        finished, _ = lanes.run(runner, 10_000)
+        finished, _, _ = lanes.run(runner, 10_000)
         assert finished is not None
         ended += finished.owner.tolist()
     assert ended == [0, 1]
