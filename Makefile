@@ -6,8 +6,11 @@ SYSTEM_WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are imported: most of them never are.
-INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
-PIP := $(BIN)/python $(INSTALL) -c constraints.txt
+INSTALL := install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/python -m pip $(INSTALL) -c constraints.txt
+# Other environments have no pip of their own: writing one takes as long as a small package.
+VENV_FOR_PIP := $(PYTHON) -m venv --without-pip
+PIP_INTO := nice $(BIN)/python -m pip --python
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
 # Compiled modules and tests are kept, even where the environment says otherwise: collecting the tests takes half the time.
 export PYTHONDONTWRITEBYTECODE =
@@ -41,15 +44,15 @@ $(VENV)/.loops: $(VENV)/.serve $(wildcard solvers/*.py models/forms/fused/*.py)
 # kserve has its own environment (450 MB), because its pins (protobuf < 7, python-dateutil < 3) conflict with ours.
 $(VENV)/kserve/.done: tests/system/with_kserve/requirements.txt $(VENV)/.dev
 	@echo "setup: kserve, for its client and its model of a manifest"
-	@$(PYTHON) -m venv $(VENV)/kserve
-	@nice $(VENV)/kserve/bin/python $(INSTALL) -r tests/system/with_kserve/requirements.txt
+	@$(VENV_FOR_PIP) $(VENV)/kserve
+	@$(PIP_INTO) $(VENV)/kserve $(INSTALL) --no-deps -r tests/system/with_kserve/requirements.txt
 	@touch $@
 
 # Servers for the benchmarks to compare with. Their pins conflict with ours (numpy < 2); they use the other packages of .venv.
 $(VENV)/peers/.done: studies/serving/peers/requirements.txt $(VENV)/.dev
 	@echo "setup: LitServe and Triton, to compare with"
-	@$(PYTHON) -m venv $(VENV)/peers
-	@$(VENV)/peers/bin/python $(INSTALL) -r studies/serving/peers/requirements.txt
+	@$(VENV_FOR_PIP) $(VENV)/peers
+	@$(PIP_INTO) $(VENV)/peers $(INSTALL) -r studies/serving/peers/requirements.txt
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  "$$($(VENV)/peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_pathline.pth"
 	@touch $@
@@ -65,7 +68,7 @@ serve: setup ## set up, serve on 127.0.0.1:8000, and train the default models th
 check: $(VENV)/.dev ## format, lint, types, import layers
 	@echo "check: ruff format"; $(BIN)/ruff format --check .
 	@echo "check: ruff"; $(BIN)/ruff check .
-	@echo "check: pyright"; nice $(BIN)/pyright --threads 2
+	@echo "check: pyright"; nice -n 3 $(BIN)/pyright
 	@echo "check: import layers"; $(BIN)/lint-imports
 	@echo "check: documentation"; $(SITE) --site-dir $(VENV)/site
 
@@ -73,13 +76,13 @@ docs: $(VENV)/.dev ## build the documentation site in site/
 	@$(SITE) --site-dir site
 	@echo "docs: open site/index.html"
 
-# An environment on top of a complete .venv, for one test's large or conflicting packages. Arguments: name, contents, options of pip.
+# An environment on top of a complete .venv, for one test's large or conflicting packages. Arguments: name, contents.
 define layered
 	@echo "setup: $(2)"
-	@$(PYTHON) -m venv $(VENV)/$(1)
+	@$(VENV_FOR_PIP) $(VENV)/$(1)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  >"$$($(VENV)/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
-	@nice $(VENV)/$(1)/bin/python $(INSTALL) $(3) -r tests/system/with_$(1)/requirements.txt
+	@$(PIP_INTO) $(VENV)/$(1) $(INSTALL) --no-deps -r tests/system/with_$(1)/requirements.txt
 	@touch $@
 endef
 
@@ -89,7 +92,7 @@ $(VENV)/fleet/.done: tests/system/with_fleet/requirements.txt $(VENV)/.dev
 
 # 340 MB. lerobot requires torch < 2.11, so it is installed without its requirements.
 $(VENV)/lerobot/.done: tests/system/with_lerobot/requirements.txt $(VENV)/.dev
-	$(call layered,lerobot,lerobot for the test of its policy,--no-deps)
+	$(call layered,lerobot,lerobot for the test of its policy)
 
 # 110 MB, so that the other tests run without the extra.
 $(VENV)/onnx/.done: tests/system/with_onnx/requirements.txt $(VENV)/.dev

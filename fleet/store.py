@@ -65,7 +65,6 @@ class FsspecStore(JobStore):
         return f"{self._root.rstrip('/')}/{name}".rstrip("/")
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of what a folder holds, without the folder; none if it is missing."""
         with self.reaching("read"):
             self._fs.invalidate_cache()  # others write here too
             try:
@@ -74,17 +73,14 @@ class FsspecStore(JobStore):
                 return []
 
     def read(self, names: Sequence[str]) -> list[bytes]:
-        """Return the contents of files; raise a FileNotFoundError for one that is missing."""
         with self.reaching("read"):
             return self._fs.cat_ranges([self._at(name) for name in names], None, None, on_error="raise")
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a file to read parts of it."""
         with self.reaching("read"):
             return self._fs.open(self._at(name), "rb")
 
     def state(self, name: str) -> object:
-        """Return what changes when a file does; None if it is missing."""
         with self.reaching("read"):
             try:
                 return self._fs.ukey(self._at(name))
@@ -92,7 +88,6 @@ class FsspecStore(JobStore):
                 return None
 
     def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
-        """Write a file that appears only once it is complete."""
         written, final = self._at(f"tmp/{uuid.uuid4().hex}"), self._at(name)
         with self.reaching("write"):
             if self._has_folders:
@@ -115,17 +110,14 @@ class FsspecStore(JobStore):
                 raise
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
         with self.reaching("write"), contextlib.suppress(FileNotFoundError):
             if self._fs.exists(self._at(name)):
                 self._fs.rm_file(self._at(name))
 
     def unfinished(self) -> list[str]:
-        """Return the names of files that are being written, or whose writers died."""
         return [f"tmp/{name}" for name in self.names("tmp")]
 
     def clear(self, unfinished: Sequence[str]) -> None:
-        """Remove unfinished files, which no call may be writing any more."""
         with contextlib.suppress(TargetError):
             super().clear(unfinished)
         with contextlib.suppress(OSError):

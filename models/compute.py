@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from models.conditions import NamedConditions
 from models.velocity import VelocityField, Wrapper
 
 Compute = Literal["float32", "bfloat16", "float16"]
@@ -31,7 +30,7 @@ class Cast(Wrapper):
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate float32 states with a half-precision field."""
         takes = getattr(self.network, "condition", None)
-        if isinstance(takes, NamedConditions) and condition is not None:  # those without a scale have their own dtypes
+        if takes is not None and condition is not None:  # those without a scale have their own dtypes
             pairs = zip(takes.entries.values(), takes.unpack(condition), strict=True)
             condition = takes.pack(
                 [tensor.to(self.compute) if entry.is_standardised else tensor for entry, tensor in pairs]

@@ -16,15 +16,12 @@ from service.app import ROUTES
 from service.replay import Answer
 from service.requests.members import Member, members
 from service.requests.parsing import OTHER_NAMES
-from service.requests.schemas import SampleRequest, Solving
+from service.requests.schemas import Body, SampleRequest, Solving
 from service.routes.frontier import FrontierRequest
 from service.routes.replay import ReplayRequest
 
 SDK = Path(__file__).parents[1] / "clients" / "python" / "pathline" / "_fields.py"
 """The file that is written."""
-
-_POSITIONAL = {"model", "num_samples", "samples"}
-"""Arguments of the SDK's methods with a place of their own."""
 
 _HEAD = '''"""Fields of requests: the options of the clients, and the flags of the command line.
 
@@ -84,10 +81,10 @@ def sdk_text() -> str:
     common = members(Solving)
     text = _HEAD + _options("SolverOptions", "TypedDict", "Options of every operation.", common)
     for name, body, what in [("Sample", SampleRequest, "`sample`, `iter_samples` and `stream`"), *_operations()]:
-        own = {key: member for key, member in members(body).items() if key not in {*common, *_POSITIONAL}}
+        own = {key: member for key, member in _optional(body).items() if key not in common}
         about = f"Options of {what}, in addition to those of `SolverOptions`."
         text += _options(f"{name}Options", "SolverOptions", about, own)
-    own = {key: m for key, m in members(FrontierRequest).items() if key not in {"solvers", *_POSITIONAL}}
+    own = {key: member for key, member in _optional(FrontierRequest).items() if key != "solvers"}
     text += _options("FrontierOptions", "TypedDict", "Options of `compare`.", own)
     of_job = ("version", "seed", "first_index", "timeout_s")
     own = {key: member for key, member in members(SampleRequest).items() if member.bulk or key in of_job}
@@ -104,6 +101,12 @@ def sdk_text() -> str:
     text += "}\n\n_OTHERS = {\n"
     text += "".join(f"    {json.dumps(key)}: {json.dumps(' '.join(names))},\n" for key, names in OTHER_NAMES.items())
     return text + _TAIL
+
+
+def _optional(body: type[Body]) -> dict[str, Member]:
+    """Return the members of a body that are no arguments of their own, as required ones and `num_samples` are."""
+    required = {name for name, field in body.model_fields.items() if field.is_required()}
+    return {key: member for key, member in members(body).items() if key not in {"num_samples", *required}}
 
 
 def _operations() -> Iterator[tuple[str, type[Solving], str]]:

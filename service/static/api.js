@@ -136,10 +136,10 @@ async function* events(path, body, signal, patient) {
     let from = Math.max(0, buffer.length - 1); // an event ends with an empty line; the text before has none
     buffer += value;
     for (let end; (end = buffer.indexOf("\n\n", from)) >= 0; from = 0) {
-      const found = event(buffer.slice(0, end));
+      const message = event(buffer.slice(0, end));
       buffer = buffer.slice(end + 2);
-      if (found?.event === "error") throw Problem.of(found.data, found.data?.status);
-      if (found) yield found;
+      if (message?.event === "error") throw Problem.of(message.data, message.data?.status);
+      if (message) yield message;
     }
   }
 }

@@ -48,7 +48,7 @@ export function ticks(low, high, count = 5) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((size) => size >= rough);
-  const found = [];
-  for (let k = Math.ceil(low / step); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
-  return found;
+  const numbers = [];
+  for (let k = Math.ceil(low / step); k * step <= high + step * 1e-9; k++) numbers.push(Number((k * step).toPrecision(12)));
+  return numbers;
 }

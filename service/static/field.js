@@ -155,11 +155,11 @@ export class Field {
   /** The log-density that only a hundredth of the mass exceeds: a cell that the flow folded may have any value. */
   #most() {
     return this.mesh.frames.reduce((greatest, frame) => {
-      const found = [];
-      this.#cells(frame, (_, value, mass) => found.push([value, mass]));
-      found.sort((p, q) => q[0] - p[0]);
+      const cells = [];
+      this.#cells(frame, (_, value, mass) => cells.push([value, mass]));
+      cells.sort((p, q) => q[0] - p[0]);
       let above = 0;
-      return Math.max(greatest, found.find(([, mass]) => (above += mass) > 0.01)?.[0] ?? -Infinity);
+      return Math.max(greatest, cells.find(([, mass]) => (above += mass) > 0.01)?.[0] ?? -Infinity);
     }, -Infinity);
   }
 

@@ -48,20 +48,20 @@ function latencyBar({ latency }) {
 
 function troubles(run) {
   const { response, body } = run;
-  const found = [];
-  if (!response) return found;
-  if (!response.deterministic) found.push(make("p", { class: "quiet" }, "not deterministic on this machine"));
+  const notes = [];
+  if (!response) return notes;
+  if (!response.deterministic) notes.push(make("p", { class: "quiet" }, "not deterministic on this machine"));
   if (response.samples.length < body.num_samples) {
     const share = `${response.samples.length.toLocaleString("en")} of ${body.num_samples.toLocaleString("en")} samples`;
-    found.push(make("p", { class: run.ended ? "warning" : "quiet" }, `${share}${run.ended ? " were drawn" : " so far"}`));
+    notes.push(make("p", { class: run.ended ? "warning" : "quiet" }, `${share}${run.ended ? " were drawn" : " so far"}`));
   }
   if (response.failed.length) {
     const kinds = new Map();
     for (const { status } of response.failed) kinds.set(status, (kinds.get(status) ?? 0) + 1);
     const text = [...kinds].map(([status, count]) => `${count} × ${status}`).join(", ");
-    found.push(make("p", { class: "warning" }, `${response.failed.length} of ${response.shape[0]} samples did not reach the end: ${text}`));
+    notes.push(make("p", { class: "warning" }, `${response.failed.length} of ${response.shape[0]} samples did not reach the end: ${text}`));
   }
-  return found;
+  return notes;
 }
 
 export class Figures {
@@ -76,8 +76,8 @@ export class Figures {
     this.axes = [0, 1]; // which numbers of a sample are x and y
     $("cards").addEventListener("click", (event) => {
       const canvas = event.target;
-      const found = canvas.places ? scatter.nearest(canvas, event.offsetX, event.offsetY) : pictures.at(canvas, event.offsetX, event.offsetY);
-      if (found !== null) pick(found);
+      const index = canvas.places ? scatter.nearest(canvas, event.offsetX, event.offsetY) : pictures.at(canvas, event.offsetX, event.offsetY);
+      if (index !== null) pick(index);
     });
   }
 
@@ -188,8 +188,8 @@ export class Figures {
   #take(states, extent, onTheWay) {
     if (this.seen.has(states)) return;
     this.seen.add(states);
-    const found = extent(states, onTheWay, this.axes);
-    this.extent = this.extent?.map(([low, high], k) => [Math.min(low, found[k][0]), Math.max(high, found[k][1])]) ?? found;
+    const bounds = extent(states, onTheWay, this.axes);
+    this.extent = this.extent?.map(([low, high], k) => [Math.min(low, bounds[k][0]), Math.max(high, bounds[k][1])]) ?? bounds;
   }
 
   /** Move all runs to a time (null: the end). */
@@ -263,9 +263,9 @@ export class Figures {
 /** How far apart two runs end, as a sentence; empty if there is only one run. */
 export function apart([a, b]) {
   if (!a?.response || !b?.response) return "";
-  const found = distances(finished(a.response), finished(b.response)).filter((value) => value !== null).sort((x, y) => x - y);
-  if (!found.length) return "No sample reached the end with both solvers.";
-  if (found.at(-1) === 0) return "All samples end at the same points with both solvers.";
-  const [short, middle, most] = [mean(found), found[found.length >> 1], found.at(-1)].map((value) => value.toPrecision(3));
+  const gaps = distances(finished(a.response), finished(b.response)).filter((value) => value !== null).sort((x, y) => x - y);
+  if (!gaps.length) return "No sample reached the end with both solvers.";
+  if (gaps.at(-1) === 0) return "All samples end at the same points with both solvers.";
+  const [short, middle, most] = [mean(gaps), gaps[gaps.length >> 1], gaps.at(-1)].map((value) => value.toPrecision(3));
   return `Distance between endpoints from the same noise: mean ${short}, median ${middle}, greatest ${most}.`;
 }

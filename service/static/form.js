@@ -1,9 +1,7 @@
 // The form: fields of the two settings, made from /v1/solvers, read into a view and filled from one.
 import { $, make } from "./dom.js";
 import { cost, explain } from "./terms.js";
-import { BUDGET, TUNED, catalogue, gridParameters, second, spelled, titled, usual } from "./view.js";
-
-const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
+import { BUDGET, COMMON, TUNED, catalogue, gridParameters, second, spelled, titled, usual } from "./view.js";
 
 /** Settings with a place of their own; the others are under "More". */
 const OWN = ["steps", "rtol", "atol", "grid"];

@@ -339,10 +339,10 @@ async function choose(index) {
   sample.show(index, runs, mine.followed);
   try {
     for (const run of runs) {
-      const found = await sample.follow(run, index);
+      const path = await sample.follow(run, index);
       if (chosen !== mine) return;
-      mine.followed[run.side] = found;
-      figures.paths[run.side] = found;
+      mine.followed[run.side] = path;
+      figures.paths[run.side] = path;
       figures.paint();
       sample.show(index, runs, mine.followed);
     }
@@ -466,10 +466,10 @@ function newSeed() {
 
 /** Models come and go: check for new ones whenever the page gets the focus again. */
 async function refresh() {
-  const found = await api.get("v1/models").catch(() => null);
-  if (!found) return;
-  if (api.stringify(found.models) !== api.stringify(models)) {
-    models = found.models;
+  const list = await api.get("v1/models").catch(() => null);
+  if (!list) return;
+  if (api.stringify(list.models) !== api.stringify(models)) {
+    models = list.models;
     form.offer(models);
     describe();
   }

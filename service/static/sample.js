@@ -26,9 +26,9 @@ export async function follow(run, index, signal) {
   const ends = trace.t.map((t, k) => t + trace.h[k]).filter((_, k) => trace.accepted[k]);
   ends[ends.length - 1] = Math.min(1, ends.at(-1));
   const between = solver.steps === undefined ? POINTS : 0;
-  const wanted = [0, ...ends, ...Array.from({ length: between }, (_, k) => (k + 0.5) / POINTS)].sort((p, q) => p - q);
-  const kept = new Set(ends);
-  const times = wanted.filter((t, k) => kept.has(t) || !near(t, wanted[k - 1]) && !near(t, wanted[k + 1]));
+  const dense = [0, ...ends, ...Array.from({ length: between }, (_, k) => (k + 0.5) / POINTS)].sort((p, q) => p - q);
+  const exact = new Set(ends);
+  const times = dense.filter((t, k) => exact.has(t) || !near(t, dense[k - 1]) && !near(t, dense[k + 1]));
   if (times.length > MOST) return { trace, nfe, path: run.frames.map((frame) => frame.states[index]), steps: [] };
   const { saved } = await api.sample({ ...one, save_at: times, trace: "none" }, signal);
   const path = saved.states[0].filter((state) => state !== null);

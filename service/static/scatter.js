@@ -86,14 +86,14 @@ export function draw(canvas, layers, bounds, { links = false, selected = null, u
 
 /** The index of the sample nearest to a place of the canvas, or null. */
 export function nearest(canvas, x, y) {
-  let [found, least] = [null, REACH ** 2];
+  let [closest, least] = [null, REACH ** 2];
   for (const places of canvas.places ?? []) {
     places.forEach((place, index) => {
       const away = place ? (place[0] - x) ** 2 + (place[1] - y) ** 2 : Infinity;
-      if (away < least) [found, least] = [index, away];
+      if (away < least) [closest, least] = [index, away];
     });
   }
-  return found;
+  return closest;
 }
 
 function axes(pen, paint, bounds, { left, side, toX, toY, names, room }) {

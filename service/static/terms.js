@@ -84,8 +84,8 @@ function show(button) {
 /** About how many evaluations a sample takes: exact for fixed steps, and what is usual under error control. */
 export function evaluationsOf(setting) {
   const solver = catalogue.solvers.get(setting.solver);
-  const found = solver && /: (\d+) in all/.exec(cost(solver, setting));
-  return Number(found?.[1] ?? /-(\d+)/.exec(setting.solver)?.[1] ?? USUAL);
+  const exact = solver && /: (\d+) in all/.exec(cost(solver, setting));
+  return Number(exact?.[1] ?? /-(\d+)/.exec(setting.solver)?.[1] ?? USUAL);
 }
 
 /**
@@ -99,10 +99,10 @@ export function cost({ cost: formula, kind }, setting) {
     return attempt ? `About ${attempt} evaluations for each attempt.` : `Evaluations: ${formula}`;
   }
   const fixed = kind === "adaptive" ? formula.replace(/.*fixed: /, "") : formula;
-  const each = Number(/(\d+) N/.exec(fixed)?.[1] ?? 1);
+  const calls = Number(/(\d+) N/.exec(fixed)?.[1] ?? 1);
   const extra = kind === "multistep" && setting.start === "rk" ? Number(/N \+ (\d+)/.exec(fixed)?.[1] ?? 0) : 0;
   const steps = setting.grid === "times" ? (setting.grid_times ?? "").split(",").length - 1 : Number(setting.steps);
-  const all = Number.isInteger(steps) && steps > 0 ? `: ${each * steps + extra} in all` : "";
+  const all = Number.isInteger(steps) && steps > 0 ? `: ${calls * steps + extra} in all` : "";
   const start = extra ? `, plus ${extra} at the start` : "";
-  return `${each} evaluation${each === 1 ? "" : "s"} for each step${start}${all}.`;
+  return `${calls} evaluation${calls === 1 ? "" : "s"} for each step${start}${all}.`;
 }

@@ -3,8 +3,8 @@ const THEMES = ["auto", "light", "dark"];
 
 function chosenTheme() {
   try {
-    const found = localStorage.getItem("pathline-theme");
-    return THEMES.includes(found) ? found : "auto";
+    const stored = localStorage.getItem("pathline-theme");
+    return THEMES.includes(stored) ? stored : "auto";
   } catch {
     return "auto"; // this page has no access to storage
   }

@@ -29,7 +29,8 @@ export function gridParameters(name) {
   return Object.fromEntries(Object.entries(parameters).map(([key, { default: usual, example }]) => [key, String(usual ?? example)]));
 }
 
-const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
+/** Fields of the form that both settings share. */
+export const COMMON = ["model", "num_samples", "seed", "condition", "guidance"];
 /** Texts by name: `c.text=[1, 2]` in an address is a condition, `s.T=80` the size of a free axis, `f.noise_scale=0.8` a field. */
 const GROUPS = { c: "conditions", s: "shape", f: "fields" };
 /** What is shown besides the samples, and the values that an address may give it; others are ignored. */
@@ -130,14 +131,14 @@ function condition(text) {
 
 /** The texts of a group that are filled in, read; undefined if there are none. */
 function filled(texts, read) {
-  const found = Object.entries(texts).filter(([, text]) => text.trim() !== "").map(([name, text]) => [name, read(text)]);
-  return found.length ? Object.fromEntries(found) : undefined;
+  const values = Object.entries(texts).filter(([, text]) => text.trim() !== "").map(([name, text]) => [name, read(text)]);
+  return values.length ? Object.fromEntries(values) : undefined;
 }
 
 /** The limits of a budget that are filled in. */
 function budget(setting) {
-  const given = Object.keys(LIMITS).map((name) => [name, number(setting[`budget_${name}`])]);
-  return Object.fromEntries(given.filter(([, value]) => value !== undefined));
+  const limits = Object.keys(LIMITS).map((name) => [name, number(setting[`budget_${name}`])]);
+  return Object.fromEntries(limits.filter(([, value]) => value !== undefined));
 }
 
 /** The members of a request that say how to solve; none where a field is empty. */

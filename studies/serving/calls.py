@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -149,13 +149,16 @@ def count(workload: str, requests: int) -> dict[str, Calls]:
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder), "moons", model, Decoder.identity((2,)), dataset={}, training={}, seed=0)
         os.environ |= {"PATHLINE_MODELS_DIR": folder, "PATHLINE_PORT": str(port), "PATHLINE_THREADS": "1"}
-        command = [sys.executable, "-m", "studies.serving.calls", workload, "--requests", str(requests)]
         warm_up()  # compiling takes minutes while calls are counted
-        clients = subprocess.Popen([*command, "--port", str(port), "--server", str(os.getpid())], cwd=ROOT)
+        clients = multiprocessing.get_context("fork").Process(
+            target=_wait_and_send, args=(port, workload, requests, os.getpid())
+        )
+        clients.start()
         profile = Profile()
         try:
             serve([])
-            if clients.wait(10):
+            clients.join(10)
+            if clients.exitcode != 0:
                 raise RuntimeError("the clients failed")
         finally:
             clients.kill()
@@ -196,12 +199,7 @@ def main() -> None:
     parser.add_argument("workload", choices=[*WORKLOADS, "tick", "refused"], help="see workloads.py")
     parser.add_argument("--requests", type=int, default=640, help="number of requests to count")
     parser.add_argument("--json", action="store_true", help="print a document instead of a table")
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--server", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.port is not None:
-        _wait_and_send(chosen.port, chosen.workload, chosen.requests, chosen.server)
-        return
     found = document(count(chosen.workload, chosen.requests), chosen.requests)
     if chosen.json:
         print(json.dumps(found))

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,11 @@ from tests.service.serving import serving
 from tests.system.bulk import JOB, here
 from tests.system.support import until
 
+LONGEST = (
+    *("bulk", "ray_jobs", "page_access", "nginx", "onnx", "ray_serve", "page_faults", "page_explore"),
+    *("page", "torchcfm", "diffusers", "page_live", "lerobot"),
+)
+"""The files that take longest, by their names after `test_`."""
 NAMES = ("circle", "square", "star")
 COLUMNS = (("rooms", "whole", 8), ("area m2", "number", 200), ("price", "number", 3e6))
 WORDS = ["samples are close to unseen data", "WARNING: column price differs from the data"]
@@ -38,9 +42,9 @@ FLAGS = """
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files of few tests: they start other people's software, and would run alone at the end."""
-    tests = Counter(item.path for item in items)
-    items.sort(key=lambda item: tests[item.path] if item.get_closest_marker("system") else 0)
+    """Begin with the files that take longest, which would run alone at the end."""
+    places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture(scope="session")

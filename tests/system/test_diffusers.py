@@ -104,7 +104,7 @@ print("the same")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the packages that diffusers' networks need; the environment stays unchanged."""
     folder = tmp_path_factory.mktemp("packages")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(folder)]
     subprocess.run([*command, *PACKAGES], check=True)
     return folder
 

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.system
 
 CONF = ROOT / "deploy" / "nginx" / "pathline.conf"
 LONG = {"model": "moons", "num_samples": 2000, "solver": "rk4-2000", "timeout_s": 600}
+LONG_ENOUGH = LONG | {"solver": "rk4-1000"}  # to be found running
 
 Replica = tuple[str, Process]
 
@@ -51,10 +52,44 @@ def balanced(folder: Path, replicas: list[str], lines: str = 'proxy_set_header C
         running.wait(10)
 
 
-@pytest.fixture
-def replicas(repository: Path) -> Iterator[list[Replica]]:
+@contextmanager
+def two(repository: Path) -> Iterator[list[Replica]]:
     with ExitStack() as started:
         yield [started.enter_context(serving(repository, max_queue="4", drain_s="300")) for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def lasting(repository: Path) -> Iterator[list[Replica]]:
+    with two(repository) as replicas:
+        yield replicas
+
+
+@pytest.fixture
+def replicas(lasting: list[Replica]) -> list[Replica]:
+    """Return two replicas that other tests use too, once they have nothing to do."""
+    until("no job", lambda: not any(jobs(url) for url, _ in lasting))
+    return lasting
+
+
+@pytest.fixture
+def url(replicas: list[Replica], tmp_path: Path) -> Iterator[str]:
+    with balanced(tmp_path, [url for url, _ in replicas]) as found:
+        yield found
+
+
+@pytest.fixture
+def mortal(repository: Path, tmp_path: Path) -> Iterator[tuple[list[Replica], str]]:
+    """Yield two replicas that a test may end, and the address of nginx in front of them."""
+    with two(repository) as replicas, balanced(tmp_path, [url for url, _ in replicas]) as url:
+        yield replicas, url
+
+
+def jobs(url: str) -> int:
+    return httpx.get(f"{url}/v1/load").json()["jobs"]
+
+
+def npy(url: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"{url}/v1/sample", json=body, headers={"Accept": "application/x-npy"}, timeout=660)
 
 
 UPGRADING = 'proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection "upgrade";'
@@ -84,22 +119,9 @@ def test_an_upgrade_through_nginx_loses_no_body_and_hides_no_request(repository:
         assert not any("/v1/load" in line for line in counted)
 
 
-@pytest.fixture
-def url(replicas: list[Replica], tmp_path: Path) -> Iterator[str]:
-    with balanced(tmp_path, [url for url, _ in replicas]) as found:
-        yield found
-
-
-def jobs(url: str) -> int:
-    return httpx.get(f"{url}/v1/load").json()["jobs"]
-
-
-def npy(url: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{url}/v1/sample", json=body, headers={"Accept": "application/x-npy"}, timeout=660)
-
-
-def test_a_replica_that_is_killed_costs_no_request(replicas: list[Replica], url: str) -> None:
-    bodies = [LONG | {"seed": seed} for seed in range(4)]
+def test_a_replica_that_is_killed_costs_no_request(mortal: tuple[list[Replica], str]) -> None:
+    replicas, url = mortal
+    bodies = [LONG_ENOUGH | {"seed": seed} for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(npy, url, **body) for body in bodies]
         until("four running requests", lambda: sum(jobs(each) for each, _ in replicas) == 4)
@@ -111,8 +133,8 @@ def test_a_replica_that_is_killed_costs_no_request(replicas: list[Replica], url:
     assert [answer.content for answer in found] == [npy(alone, **body).content for body in bodies]
 
 
-def test_a_replica_that_drains_is_passed_over_and_finishes_its_job(replicas: list[Replica], url: str) -> None:
-    (draining, process), (other, _) = replicas
+def test_a_replica_that_drains_is_passed_over_and_finishes_its_job(mortal: tuple[list[Replica], str]) -> None:
+    ((draining, process), (other, _)), url = mortal
     body = {"model": "moons", "num_samples": 8, "solver": "rk4-4", "seed": 1, "timeout_s": 60}
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(npy, draining, **LONG | {"seed": 0})
@@ -169,7 +191,7 @@ def test_one_that_is_full_is_passed_over_and_all_full_is_429_with_retry_after(
 
 def test_streams_arrive_as_they_are_sent_and_a_path_is_stripped(replicas: list[Replica], url: str) -> None:
     for base in (url, f"{url}/pathline"):
-        with httpx.stream("POST", f"{base}/v1/sample/stream", json=LONG | {"seed": 0}, timeout=600) as stream:
+        with httpx.stream("POST", f"{base}/v1/sample/stream", json=LONG_ENOUGH | {"seed": 0}, timeout=600) as stream:
             lines = (line for line in stream.iter_lines() if line.startswith("event:"))
             assert next(lines) == "event: start"
             assert sum(jobs(each) for each, _ in replicas) == 1  # it arrives while the samples are being drawn

@@ -1,7 +1,6 @@
 """GPUs on Ray: each task and each replica gets one of its own. The machine and its two GPUs are pretended."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -62,21 +61,22 @@ print(sorted(ray.get([probe.device.remote() for probe in probes])))
 """
 
 
-def run(code: str, *arguments: str) -> str:
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the lines of the tasks and of the replicas, which use one Ray."""
     assert PYTHON.is_file(), f"{PYTHON} is missing; run: make test-system"
-    command = [str(PYTHON), "-W", "ignore", "-c", PRELUDE + code, *arguments]
+    command = [str(PYTHON), "-W", "ignore", "-c", PRELUDE + TASKS + REPLICAS, str(tmp_path_factory.mktemp("tasks"))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip().splitlines()[-1]
+    return done.stdout.strip().splitlines()[-2:]
 
 
-def test_each_task_of_a_bulk_job_has_its_own_gpu(tmp_path: Path) -> None:
-    message = run(TASKS, str(tmp_path))
-    assert message in (
+def test_each_task_of_a_bulk_job_has_its_own_gpu(printed: list[str]) -> None:
+    assert printed[0] in (
         "[(3, 'done'), (4, 'done')] ['3 cuda:0 0', '4 cuda:0 1']",
         "[(3, 'done'), (4, 'done')] ['3 cuda:0 1', '4 cuda:0 0']",
     )
 
 
-def test_each_replica_has_its_own_gpu() -> None:
-    assert run(REPLICAS) == "[('cuda', '0'), ('cuda', '1')]"
+def test_each_replica_has_its_own_gpu(printed: list[str]) -> None:
+    assert printed[1] == "[('cuda', '0'), ('cuda', '1')]"

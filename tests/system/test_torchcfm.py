@@ -40,7 +40,7 @@ print("the same")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with TorchCFM and the part of POT that it needs; the environment stays unchanged."""
     folder = tmp_path_factory.mktemp("packages")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(folder)]
     subprocess.run([*command, "torchcfm==1.0.7", "pot==0.9.7.post1"], check=True)
     return folder
 
