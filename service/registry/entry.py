@@ -145,10 +145,14 @@ class ModelEntry:
         current = self.current
         return None if current is None else max((v for v in self.broken if v > current), default=None)
 
-    def refusal(self, version: int | None, now: float) -> ProblemError | None:
-        """The error for a version that is not in memory; None if it can be loaded: it is untried, or due for a try."""
+    def refusal(self, version: int | None, now: float, tried: bool = False) -> ProblemError | None:
+        """The error for a version that is not in memory; None if it can be loaded: it is untried, or due for a try.
+
+        If it was `tried` a moment ago, it is not due, however long that took.
+        """
+        due = {at for at, fault in self.broken.items() if fault.again_at <= now and not tried}
         number = self.current if version is None else version
-        if number is None and (self.pending or any(fault.again_at <= now for fault in self.broken.values())):
+        if number is None and (self.pending or due):
             return None
         at = max(self.broken, default=FOLDER) if number is None else number
         at = at if at in self.broken else FOLDER
@@ -156,7 +160,7 @@ class ModelEntry:
         if fault is None and not exists:
             detail = f"model {self.name!r} has no version {number}; available: {', '.join(map(str, self.versions))}"
             return ProblemError(Kind.UNKNOWN_VERSION, detail, available=self.versions)
-        if fault is None or (fault.again_at <= now and (exists or not self.versions)):
+        if fault is None or (at in due and (exists or not self.versions)):
             return None
         detail = f"model {self.name!r}{f' version {at}' if at else ''} cannot be served: {fault.reason}"
         if not fault.transient:

@@ -141,11 +141,11 @@ class Registry:
         if self._find(name, version) is None and self.entry(name).pending:
             raise _being_loaded(name)
 
-    def _find(self, name: str, version: int | None) -> ModelVersion | None:
+    def _find(self, name: str, version: int | None, tried: bool = False) -> ModelVersion | None:
         """Return a version, or with None the current one, if it is in memory; an error if it cannot be loaded."""
         entry = self._table.get(name) or self.entry(name)
         model = entry.loaded.get((entry.current if version is None else version) or FOLDER)
-        if model is None and (refusal := entry.refusal(version, self._clock())) is not None:
+        if model is None and (refusal := entry.refusal(version, self._clock(), tried)) is not None:
             raise refusal
         return model
 
@@ -408,7 +408,7 @@ class Registry:
             entry = self.entry(name)
             if version in entry.versions and self._find(name, version) is None:
                 self._try(name, version, by_number=version != entry.current)
-            if (model := self._find(name, version)) is None:
+            if (model := self._find(name, version, tried=True)) is None:
                 raise _being_loaded(name)
         return partial(self._leased, model, version)
 

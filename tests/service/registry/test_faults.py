@@ -119,6 +119,21 @@ def test_an_engine_that_fails_once_is_asked_again(
     assert answers(models, "moons") == 2
 
 
+def test_who_waited_for_a_load_that_failed_slowly_is_told_why(
+    root: Path, engine: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        clock.now += 5  # longer than until the next try
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(engine, "load", refuse)
+    models = registry_of(root, engine, clock=clock)
+    models.open()
+    for version in (None, 1):
+        with pytest.raises(ProblemError, match="cannot be served: RuntimeError: out of memory; it will be tried again"):
+            answers(models, "moons", version)
+
+
 def test_a_request_for_a_version_tries_it_again_without_a_look(models: Registry, opening: Breaks, clock: Clock) -> None:
     opening("moons/1/card.json", TRANSIENT[0])
     with pytest.raises(ProblemError, match="Input/output error; it will be tried again in 1 s"):
