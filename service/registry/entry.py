@@ -100,6 +100,10 @@ class ModelEntry:
             wait_s = min(2 * before.wait_s, _LONGEST_S)
         return self.with_state(version, fault=LoadFault(reason, now + wait_s, transient, wait_s))
 
+    def without(self, version: int) -> Self:
+        """With a version out of memory; that its files were changed is no fault any more: they are loaded next."""
+        return self.with_state(version, model=None, fault=None)
+
     def with_versions(self, versions: Collection[int]) -> Self:
         """With these versions; the states of others are forgotten."""
         return replace(self, states={version: self.state(version) for version in sorted(versions, reverse=True)})

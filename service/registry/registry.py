@@ -296,7 +296,7 @@ class Registry:
         entry = self._table[name].with_versions(versions)
         for version in entry.loaded:
             if version != entry.current and not entry.state(version).by_number:
-                entry = entry.with_state(version, model=None)
+                entry = entry.without(version)
         self._put(entry)
 
     def _compare(self, name: str, version: int, retry_failed: bool) -> None:
@@ -367,7 +367,7 @@ class Registry:
         """Stop leasing a version; it is loaded again on request."""
         entry = self._entry(model.name)
         if entry.loaded.get(model.version) is model:
-            self._put(entry.with_state(model.version, model=None))
+            self._put(entry.without(model.version))
 
     def _entry(self, name: str) -> ModelEntry:
         return self._table.get(name) or ModelEntry(name)

@@ -1,5 +1,6 @@
 """A registry starts with all models that can be loaded; the others keep their reasons."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -247,6 +248,26 @@ def test_an_unloaded_version_whose_files_changed_is_tried_before_an_older_one_an
     assert models.refresh().loaded == [("moons", 2)]
     assert meanwhile == [(2, 2)]
     assert {model.version for model in loaded(models)} == {1, 2}
+
+
+@pytest.mark.parametrize("beside", [1, None])
+def test_a_changed_version_that_leaves_memory_is_loaded_as_it_is_now(
+    models: Registry, root: Path, beside: int | None
+) -> None:
+    if beside is not None:
+        assert answers(models, "moons", beside) == beside
+    [served] = [model for model in loaded(models) if model.version == 2]
+    card = root / "moons" / "2" / "card.json"
+    edited = json.loads(card.read_text()) | {"dataset": {"name": "other"}}
+    del edited["card_sha256"]
+    card.write_text(json.dumps(edited))
+    assert "was changed after it was loaded" in models.refresh().refused[0][2]
+    models._loads.run("moons", lambda: models._forget(served)).result()  # for another, as memory is limited
+    assert models.entry("moons").describe()["fallback_from"] is None
+    assert models.broken() == {}
+    with leased(models, "moons") as model:
+        assert model.version == 2
+        assert model.card.dataset == {"name": "other"}
 
 
 def test_equal_files_in_place_of_the_loaded_ones_are_no_change(models: Registry, root: Path) -> None:
