@@ -293,6 +293,8 @@ class Registry:
         for version in reversed(versions):
             if self._answers(name, version, stays):
                 break
+        else:
+            return  # a deleted version, if it is in memory, answers on
         entry = self._table[name].with_versions(versions)
         for version in entry.loaded:
             if version != entry.current and not entry.state(version).by_number:

@@ -267,6 +267,21 @@ def test_a_deleted_version_answers_until_another_does(
     assert models.entry("moons").describe()["versions"] == [1]
 
 
+def test_a_deleted_version_answers_while_no_other_can(models: Registry, root: Path, clock: Clock) -> None:
+    weights = root / "moons" / "1" / WEIGHTS
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1])
+    shutil.rmtree(root / "moons" / "2")
+    for _ in range(3):
+        models.refresh()
+        clock.now += 100
+        assert answers(models, "moons") == answers(models, "moons", 2) == 2
+    weights.write_bytes(content)
+    changes = models.refresh()
+    assert (changes.loaded, changes.unloaded) == ([("moons", 1)], [("moons", 2)])
+    assert models.entry("moons").describe()["versions"] == [1]
+
+
 def test_a_version_that_was_deleted_or_spoilt_after_an_unload_gives_way_at_once(models: Registry, root: Path) -> None:
     models.unload("moons").result()
     card = root / "moons" / "2" / "card.json"
