@@ -420,6 +420,7 @@ class Registry:
         A fault in the files themselves stays until they change. Any other fault (disk, permissions, memory, the engine)
         may pass, so loading is retried.
         """
+        model: ModelVersion | None = None
         try:
             signature = self.repository.signature(name, version)
             self._put(self._table[name].with_state(version, signature=signature))
@@ -427,9 +428,13 @@ class Registry:
             if model is None:
                 model = self._load_files(name, version, by_number)
                 model.leases.take()
+            model.leases.used = self._clock()
+            entry = self._table[name].with_state(version, model=model, by_number=by_number, fault=None)
         except ProblemError:  # no room now, which is not a fault of the version
             raise
         except Exception as error:
+            if model is not None:  # it cannot be described
+                model.leases.give_back()
             if self._loads.closed:
                 return False
             explained = isinstance(error, CheckpointError | RepositoryError | LookupError)
@@ -438,8 +443,7 @@ class Registry:
             transient = isinstance(error, UnreadableCheckpoint) or not isinstance(error, CheckpointError)
             self._refuse(name, version, str(error) if explained else typed_line(error), transient)
             return False
-        model.leases.used = self._clock()
-        self._put(self._table[name].with_state(version, model=model, by_number=by_number, fault=None))
+        self._put(entry)
         return True
 
     def _leaving_version(self, name: str, version: int, signature: Signature) -> ModelVersion | None:

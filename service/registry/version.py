@@ -235,12 +235,11 @@ class ModelVersion:
         parts: dict[str, Any] = {}
         with contextlib.suppress(BoundFileError):
             parts = read_report(self.frontier_file.folder, self.card)
-        report = parts.get("report") or {}
-        examples = parts.get("examples", [])
+        report = parts.get("report")
         return {
             "frontier": self.frontier_file.now()[0] is not None,
-            "report": report.get("words", []),
-            "examples": examples,
+            "report": report.get("words", []) if isinstance(report, dict) else [],
+            "examples": parts.get("examples", []),
         }
 
     def summary(self) -> dict[str, Any]:

@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 
 import service.registry.registry
+from models.checkpoint.bound import add_to_report
+from models.checkpoint.card import read_card
 from models.repository import Repository
 from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
+from service.registry.version import ModelVersion
 from service.responses.schemas import ModelBody, ModelListBody
 from service.settings import Settings
 from tests.service.conftest import Clock
@@ -132,6 +135,36 @@ def test_who_waited_for_a_load_that_failed_slowly_is_told_why(
     for version in (None, 1):
         with pytest.raises(ProblemError, match="cannot be served: RuntimeError: out of memory; it will be tried again"):
             answers(models, "moons", version)
+
+
+def test_a_version_that_cannot_be_described_is_refused_and_leaves_memory(
+    root: Path, engine: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = ModelVersion.describe
+
+    def odd(self: ModelVersion) -> dict[str, Any]:
+        if self.version == 2:
+            raise ValueError("odd")
+        return describe(self)
+
+    monkeypatch.setattr(ModelVersion, "describe", odd)
+    models = registry_of(root, engine, clock=clock)
+    models.load_all()
+    for _ in range(5):
+        assert answers(models, "moons") == 1
+        assert models.broken() == {"moons": {2: "ValueError: odd"}}
+        assert [arena.version for arena in engine.arenas] == [1]
+        clock.now += 100
+        models.refresh()
+
+
+def test_a_report_of_another_form_is_left_out(root: Path, engine: Any) -> None:
+    folder = root / "moons" / "2"
+    add_to_report(folder, read_card(folder), {"report": ["words"]})
+    models = registry_of(root, engine)
+    models.load_all()
+    assert answers(models, "moons") == 2
+    assert models.entry("moons").describe()["served"][0]["report"] == []
 
 
 def test_a_request_for_a_version_tries_it_again_without_a_look(models: Registry, opening: Breaks, clock: Clock) -> None:
