@@ -294,11 +294,11 @@ def load_version(
     card, decoder = checkpoint.card, checkpoint.decoder
     if slow := missing_instructions(str(checkpoint.half), engine.device, card.architecture.name == PROGRAM):
         _log.warning("model %s version %d computes in %s: %s", name, version, checkpoint.half, slow)
-    arena = engine.load(name, version, checkpoint)
     if decoder.program is None:
         decode = _row_caller(decoder, decoder.cpu().decode, card.event_shape, checkpoint.dtype)
     else:
         decode = RowCaller(decoder.decode, _DECODED_AT_ONCE)
+    arena = engine.load(name, version, checkpoint)  # last, as nothing that fails after it would free it
     modules = (checkpoint.velocity, decoder, checkpoint.prelude)
     tensors = [tensor for module in modules if module is not None for tensor in module.state_dict().values()]
     loaded = ModelVersion(

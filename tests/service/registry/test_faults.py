@@ -19,6 +19,7 @@ from models.checkpoint.bound import add_to_report
 from models.checkpoint.card import read_card
 from models.repository import Repository
 from service.errors import Kind, ProblemError
+from service.registry import version
 from service.registry.registry import Registry
 from service.registry.version import ModelVersion
 from service.responses.schemas import ModelBody, ModelListBody
@@ -132,9 +133,9 @@ def test_who_waited_for_a_load_that_failed_slowly_is_told_why(
     monkeypatch.setattr(engine, "load", refuse)
     models = registry_of(root, engine, clock=clock)
     models.open()
-    for version in (None, 1):
+    for number in (None, 1):
         with pytest.raises(ProblemError, match="cannot be served: RuntimeError: out of memory; it will be tried again"):
-            answers(models, "moons", version)
+            answers(models, "moons", number)
 
 
 def test_a_version_that_cannot_be_described_is_refused_and_leaves_memory(
@@ -156,6 +157,21 @@ def test_a_version_that_cannot_be_described_is_refused_and_leaves_memory(
         assert [arena.version for arena in engine.arenas] == [1]
         clock.now += 100
         models.refresh()
+
+
+def test_a_version_whose_decoder_fails_leaves_nothing_in_memory(
+    models: Registry, engine: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    models.unload("moons").result()
+    monkeypatch.setattr(version, "_row_caller", refuse)
+    for _ in range(3):
+        with pytest.raises(ProblemError, match="cannot be served: MemoryError"):
+            answers(models, "moons")
+        assert engine.arenas == []
+        clock.now += 100
 
 
 def test_a_report_of_another_form_is_left_out(root: Path, engine: Any) -> None:
