@@ -130,10 +130,7 @@ async def diagnose(
 def validate_diagnose(
     request: DiagnoseRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> Validated:
-    """Check a request, reserve the memory of both its jobs, and make the job for its paths.
-
-    Arguments and errors as in `validate_sample`.
-    """
+    """Check a request, reserve the memory of its two jobs, and make the first; errors as in `validate_sample`."""
     refuse_average(model, "diagnose takes Jacobians of")
     n, times = request.num_samples, len(request.times)
     check_limit("num_samples", n, settings.max_samples)

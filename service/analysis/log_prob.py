@@ -114,8 +114,8 @@ def validate_log_prob(
 ) -> ValidatedData:
     """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
 
-    Arguments and errors as in `validate_sample`. Each probe of an estimated divergence has its own lane, so their
-    spread tells how far off the mean may be.
+    Each probe of an estimated divergence has its own lane, so their spread tells how far off the mean may be. Errors
+    are those of `validate_sample`.
     """
     refuse_average(model, "log_prob integrates the divergence of")
     n, checked, model = sized_data(request, model, settings)

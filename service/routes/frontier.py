@@ -140,7 +140,7 @@ async def measure_frontier(
 def _validate(
     request: FrontierRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> Validated:
-    """Check a request, reserve its memory and make the job of the reference; arguments as in `validate_sample`."""
+    """Check a request, reserve its memory and make the job of the reference; errors as in `validate_sample`."""
     n = request.num_samples
     check_limit("num_samples", n, settings.max_samples)
     if n < LEAST_SAMPLES:

@@ -108,11 +108,9 @@ def _validate(
     encoder: Encoder,
     http: Context,
 ) -> Validated:
-    """Check a replay, reserve its memory and make its job; other arguments as in `validate_sample`.
+    """Check a replay, reserve its memory and make its job.
 
-    Args:
-        answer: the answer to reproduce.
-        differences: gets those for which the bits cannot be promised, if the answer is reproduced all the same.
+    If the answer is reproduced all the same, `differences` gets those for which the bits cannot be promised.
 
     Raises:
         ProblemError: 409 if the bits cannot be promised; as in `validate_sample`.
