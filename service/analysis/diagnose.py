@@ -26,7 +26,7 @@ from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
 from service.requests.conditions import CheckedConditions, refuse_corrections, sized
-from service.requests.schemas import SOLVER, SOLVER_SCHEMA, WHOLE, Count, Measuring, Paths, Times
+from service.requests.schemas import SOLVER, SOLVER_SCHEMA, WHOLE, Background, Count, Paths, Times
 from service.requests.sizes import check_arrays_size, doubles_bytes, lanes_bytes
 from service.requests.solver import refuse_average, request_plan, times_of
 from service.requests.tensors import Tensor, array_too
@@ -50,7 +50,7 @@ _USUAL = "rk4-20"
 """The solver if the request names neither solver nor steps."""
 
 
-class DiagnoseRequest(Measuring, Paths):
+class DiagnoseRequest(Paths):
     """Body of ``diagnose``: which samples to follow from t = 0 to 1, how, and at which times to take the Jacobian."""
 
     num_samples: Count = 16
@@ -60,6 +60,7 @@ class DiagnoseRequest(Measuring, Paths):
         description=f"{SOLVER}; {_USUAL} if neither solver nor steps are given",
         json_schema_extra=SOLVER_SCHEMA,
     )
+    priority: Background = "bulk"
     times: Annotated[Times, WrapValidator(array_too), Tensor(axes=1)] = TIMES
     """ascending times from 0 to 1; with fixed steps, points of the grid"""
 
@@ -130,10 +131,7 @@ async def diagnose(
 def validate_diagnose(
     request: DiagnoseRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> Validated:
-    """Check a request, reserve the memory of both its jobs, and make the job for its paths.
-
-    Arguments and errors as in `validate_sample`.
-    """
+    """Check a request, reserve the memory of its two jobs, and make the first; errors as in `validate_sample`."""
     refuse_average(model, "diagnose takes Jacobians of")
     n, times = request.num_samples, len(request.times)
     check_limit("num_samples", n, settings.max_samples)
@@ -142,10 +140,10 @@ def validate_diagnose(
     refuse_corrections(checked)
     width = math.prod(model.event_shape)
     _check_cost(n, times, width, model, settings)
-    unspecified = (
-        "solver" not in request.model_fields_set and request.steps is None and isinstance(request.grid, str | dict)
+    named = (
+        "solver" in request.model_fields_set or request.steps is not None or not isinstance(request.grid, str | dict)
     )
-    plan = request_plan(request, model, WHOLE, settings, usual=_USUAL if unspecified else None)
+    plan = request_plan(request, model, WHOLE, settings, usual=None if named else _USUAL)
     if plan.spec.noisy:
         raise invalid(
             "solver",

@@ -59,7 +59,7 @@ async def encode(http: Context, name: ModelName, request: Annotated[EncodeReques
 def validate_encode(
     request: EncodeRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> ValidatedData:
-    """Check a request, reserve its memory and make its job; arguments and errors as in `validate_sample`."""
+    """Check a request, reserve its memory and make its job; errors as in `validate_sample`."""
     refuse_average(model, "encode follows")
     n, checked, model = sized_data(request, model, settings)
     plan = request_plan(request, model, BACK, settings)

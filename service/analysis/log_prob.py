@@ -28,7 +28,7 @@ from service.openapi import ANALYSIS, ModelName, Router, requested, solved
 from service.registry.version import ModelVersion
 from service.requests import pipeline
 from service.requests.conditions import refuse_corrections
-from service.requests.schemas import Index, Measuring
+from service.requests.schemas import Background, Index
 from service.requests.sizes import check_arrays_size, lanes_bytes
 from service.requests.solver import refuse_average, request_plan
 from service.requests.validation import job_of
@@ -54,9 +54,10 @@ MAX_EXACT = 64
 """Maximum numbers per sample for an exact divergence, which costs one vector-Jacobian product per number and call."""
 
 
-class LogProbRequest(Measuring, DataRequest):
+class LogProbRequest(DataRequest):
     """Body of ``log_prob``: data, how to solve back from t = 1 to 0, and how to take the divergence on the way."""
 
+    priority: Background = "bulk"
     divergence: Literal["auto", "exact", "hutchinson"] = Field(
         default="auto",
         description=f"exact, an estimate by Rademacher probes, or auto: exact up to {EXACT_UP_TO} numbers per sample",
@@ -114,8 +115,8 @@ def validate_log_prob(
 ) -> ValidatedData:
     """Check a request, reserve its memory and make its job: lane p n + i is probe p of sample i.
 
-    Arguments and errors as in `validate_sample`. Each probe of an estimated divergence has its own lane, so their
-    spread tells how far off the mean may be.
+    Each probe of an estimated divergence has its own lane, so their spread tells how far off the mean may be. Errors
+    are those of `validate_sample`.
     """
     refuse_average(model, "log_prob integrates the divergence of")
     n, checked, model = sized_data(request, model, settings)

@@ -156,29 +156,14 @@ class Drawn(Body):
     """index of the first sample in the seed's stream"""
 
 
-Conditions = Annotated[
-    Any,
-    _optional(_OBJECT),
-    Tensor(named=True),
-    Field(description="conditions of the model by name: one value for all samples, or a list of them"),
-]
-Negative = Annotated[
-    Any,
-    _optional(_OBJECT),
-    Tensor(named=True),
-    Field(description="conditions that replace the nulls in guidance, by name"),
-]
+Conditions = Annotated[Any, _optional(_OBJECT), Tensor(named=True)]
 Known = Annotated[KnownRequest | None, Tensor(named=True)]
-Start = Annotated[
-    Any,
-    _optional(_ARRAY),
-    Tensor(),
-    SINGLE,
-    Field(description="start states instead of noise, shape (num_samples, *event_shape)"),
-]
+Start = Annotated[Any, _optional(_ARRAY), Tensor(), SINGLE]
 TimeLimit = Annotated[Positive | None, SINGLE, Field(description="time limit in seconds, queueing included")]
 _YIELDS = "yields to interactive requests, which take most of the time"
 Urgency = Annotated[Literal["interactive", "bulk"], SINGLE, Field(description=f"bulk {_YIELDS}")]
+Background = Annotated[Urgency, Field(description=f"bulk (the default) {_YIELDS}")]
+"""The urgency of requests that measure a model rather than draw samples."""
 NoiseScale = Annotated[
     float,
     Field(ge=0, le=1000, description="factor of the starting noise, its temperature: below 1 for more typical samples"),
@@ -192,19 +177,15 @@ class Subject(Body):
     condition: Annotated[Any, Tensor()] = None
     """class label or vector of a conditional model: one for all samples, or a list of them"""
     conditions: Conditions = None
-    negative: Negative = None
+    """conditions of the model by name: one value for all samples, or a list of them"""
+    negative: Conditions = None
+    """conditions that replace the nulls in guidance, by name"""
     shape: Annotated[Any, _optional(_SIZES)] = None
     """size of each free axis of the samples, by name, unless it follows from a condition"""
     guidance: AnyGuidance | None = None
     """strength of classifier-free guidance, or its terms, interval, projection and rescale"""
     timeout_s: TimeLimit = None
     priority: Urgency = "interactive"
-
-
-class Measuring(Subject):
-    """The same of requests that measure a model rather than draw samples: they yield, unless they say otherwise."""
-
-    priority: Urgency = Field(default="bulk", description=f"bulk (the default) {_YIELDS}")
 
 
 class Solving(Subject):
@@ -242,6 +223,7 @@ class Paths(Solving, Drawn):
     """Paths to solve for: from the noise of a seed, or from start states."""
 
     x0: Start = None
+    """start states instead of noise, shape (num_samples, *event_shape)"""
 
 
 class BudgetBody(Body):

@@ -35,23 +35,23 @@ _SHORT_TEXT = 200
 
 def plan_of(
     request: SampleRequest, model: ModelVersion, t_span: tuple[float, float], settings: Settings
-) -> tuple[SampleRequest, Choice | None, Plan]:
-    """Return a request, its plan, and for a budget the choice that names its solver.
+) -> tuple[Plan, Choice | None, float | None]:
+    """Return the plan of a request, for a budget the choice that names its solver, and the start time, see `Job`.
 
     Raises:
         ProblemError: 422, see `request_plan` and `budget.choices`.
     """
     if request.budget is None:
-        usual = _authors_solver(request, model, t_span, settings)
+        usual, start_time = _authors_solver(request, model, t_span, settings), request.start_time
         if usual is not None and (own := model.card.start_time(request.steps)) is not None:
-            request, t_span = request.model_copy(update={"start_time": own}), (model.card.time.begin(own)[0], 1.0)
+            start_time, t_span = own, (model.card.time.begin(own)[0], 1.0)
         plan = request_plan(request, model, t_span, settings, usual=usual)
         if plan.spec.resample > 1 and (request.known is None or request.known.mode != "replace"):
             raise invalid(
                 "solver", f"solver is {plan.spec}; resample is for known values in mode 'replace'; leave it out"
             )
         _check_score(request, model, plan)
-        return request, None, plan
+        return plan, None, start_time
     if request.known is not None:
         raise invalid("budget", "budget rests on errors of paths without known values; name a solver instead")
     refused: ProblemError | None = None
@@ -67,7 +67,7 @@ def plan_of(
         if refused is not None:
             note = f"cheaper ones cannot be used here: {refused.detail}"
             choice = replace(choice, note=f"{choice.note}; {note}" if choice.note else note)
-        return named, choice, plan
+        return plan, choice, request.start_time
     assert refused is not None  # noqa: S101  (there is a choice)
     raise refused
 

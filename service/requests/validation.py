@@ -205,7 +205,7 @@ def _needed(
         raise invalid("noise_scale", "noise_scale is for the noise of a seed, and x0 was given; leave one of them out")
     checked, model = sized(request, model, request.num_samples, "x0", request.x0, model.card.event_shape)
     check_format(request, model, encoder)
-    request, choice, plan = plan_of(request, model, t_span, settings)
+    plan, choice, start_time = plan_of(request, model, t_span, settings)
     save_at = None if request.save_at is None else times_of(request, "save_at", plan)
     if request.log_prob:
         check_transitions(plan)
@@ -215,7 +215,7 @@ def _needed(
     trace = " with trace 'full'" if request.trace == "full" else ""
     check_size("num_samples", f"num_samples = {request.num_samples}{trace}", max_bytes, encoder, settings, _LESS)
     memory = memory_bytes(request, model, plan, encoder, max_bytes, checked)
-    needs = Needs(ref(model), ref(plan), checked, choice, save_at, max_bytes, memory, request.start_time)
+    needs = Needs(ref(model), ref(plan), checked, choice, save_at, max_bytes, memory, start_time)
     return model, plan, needs
 
 

@@ -34,7 +34,7 @@ from service.openapi import CATALOGUE, SOLVING_PROBLEMS, ModelName, Router, requ
 from service.registry.version import ModelVersion
 from service.requests import budget, pipeline
 from service.requests.conditions import sized
-from service.requests.schemas import BudgetBody, Count, Drawn, Measuring, NoiseScale
+from service.requests.schemas import Background, BudgetBody, Count, Drawn, NoiseScale, Subject
 from service.requests.sizes import doubles_bytes, kept_steps, lanes_bytes, logged_beyond
 from service.requests.solver import refuse_average
 from service.requests.validation import Validated, job_of
@@ -62,7 +62,7 @@ FrontierVersion = Annotated[
 ]
 
 
-class FrontierRequest(Measuring, Drawn):
+class FrontierRequest(Subject, Drawn):
     """Body of ``POST /v1/models/{name}/frontier``: the solvers to measure, on which paths, and what is wanted."""
 
     solvers: Annotated[list[str], Field(min_length=1, max_length=MAX_SOLVERS)] = Field(
@@ -72,6 +72,7 @@ class FrontierRequest(Measuring, Drawn):
     )
     num_samples: Count = Field(default=SAMPLES, description=f"number of samples, at least {LEAST_SAMPLES}")
     noise_scale: NoiseScale = 1.0
+    priority: Background = "bulk"
     per_sample: bool = False
     """list the endpoint error of each sample in the points, too"""
     budget: BudgetBody = Field(
@@ -140,7 +141,7 @@ async def measure_frontier(
 def _validate(
     request: FrontierRequest, model: ModelVersion, settings: Settings, encoder: Encoder, http: Context
 ) -> Validated:
-    """Check a request, reserve its memory and make the job of the reference; arguments as in `validate_sample`."""
+    """Check a request, reserve its memory and make the job of the reference; errors as in `validate_sample`."""
     n = request.num_samples
     check_limit("num_samples", n, settings.max_samples)
     if n < LEAST_SAMPLES:

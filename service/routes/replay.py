@@ -16,7 +16,7 @@ from service.registry.version import ModelVersion
 from service.replay import Answer, Difference, Hashed, arrays_of, differences_of, digest_of, environment_of
 from service.requests import pipeline
 from service.requests.parsing import check
-from service.requests.schemas import Conditions, Known, Negative, SampleRequest, Start, TimeLimit, Urgency
+from service.requests.schemas import Conditions, Known, SampleRequest, Start, TimeLimit, Urgency
 from service.requests.tensors import Tensor
 from service.requests.validation import Validated, validate_sample
 from service.responses.arrays import ENCODERS, Encoder
@@ -38,12 +38,15 @@ class ReplayRequest(Answer):
     condition: Annotated[Any, Tensor()] = None
     """as in the first request, if the answer has only its hash"""
     conditions: Conditions = None
-    negative: Negative = None
+    """as in the first request, if the answer has only their hash"""
+    negative: Conditions = None
+    """as in the first request, if the answer has only their hash"""
     guidance: Any = None
     """as in the first request, if its terms had conditions of their own"""
     known: Known = None
     """as in the first request, of which the answer has only the hash"""
     x0: Start = None
+    """as in the first request, if the answer has only its hash"""
     timeout_s: TimeLimit = None
     priority: Urgency = "interactive"
 
@@ -108,11 +111,9 @@ def _validate(
     encoder: Encoder,
     http: Context,
 ) -> Validated:
-    """Check a replay, reserve its memory and make its job; other arguments as in `validate_sample`.
+    """Check a replay, reserve its memory and make its job.
 
-    Args:
-        answer: the answer to reproduce.
-        differences: gets those for which the bits cannot be promised, if the answer is reproduced all the same.
+    If the answer is reproduced all the same, `differences` gets those for which the bits cannot be promised.
 
     Raises:
         ProblemError: 409 if the bits cannot be promised; as in `validate_sample`.

@@ -241,11 +241,11 @@ class ReplayOptions(TypedDict, total=False):
     Attributes:
         force: Sample even if the bits cannot be promised; digest_matches says if they are equal.
         condition: As in the first request, if the answer has only its hash.
-        conditions: Conditions of the model by name: one value for all samples, or a list of them.
-        negative: Conditions that replace the nulls in guidance, by name.
+        conditions: As in the first request, if the answer has only their hash.
+        negative: As in the first request, if the answer has only their hash.
         guidance: As in the first request, if its terms had conditions of their own.
         known: As in the first request, of which the answer has only the hash.
-        x0: Start states instead of noise, shape (num_samples, *event_shape).
+        x0: As in the first request, if the answer has only its hash.
         timeout_s: Time limit in seconds, queueing included.
         priority: bulk yields to interactive requests, which take most of the time.
     """

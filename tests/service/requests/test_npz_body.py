@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.lib import format as npy
 
 from service.analysis.diagnose import DiagnoseRequest, validate_diagnose
@@ -259,13 +258,3 @@ def test_nothing_is_made_of_x0_before_its_memory_is_reserved(
             with pytest.raises(ProblemError, match="nothing is free") if refuses else nullcontext():
                 validate(request, moons, settings, JSON, http)  # type: ignore[operator]
         assert len(reached) == (0 if refuses else len(requests))
-
-
-def test_an_array_gets_the_dtype_of_its_model_without_a_detour(moons: ModelVersion) -> None:
-    given = np.zeros((200_000, 2), np.int8)
-    tracemalloc.start()
-    states = validation.to_array(given, given.shape, moons.dtype)
-    taken = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert states.dtype == torch.float32
-    assert taken < 1.1 * 4 * given.size

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from service.errors import ProblemError
 from service.http.context import Context
@@ -15,7 +14,6 @@ from service.registry.version import ModelVersion
 from service.requests import validation
 from service.requests.schemas import SampleRequest
 from service.requests.solver import plan_of
-from service.requests.tensors import to_array
 from service.requests.validation import Validated, sample_request, validate_sample
 from service.responses import samples
 from service.responses.arrays import ENCODERS
@@ -136,33 +134,6 @@ def test_the_needs_of_requests_do_not_keep_their_model(moons: ModelVersion, sett
     del model
     gc.collect()
     assert gone() is None
-
-
-@pytest.mark.parametrize("x0", [[[1, 2], [3, 4]], [[1, 2.0], [3, 4]]])
-def test_numbers(x0: Any) -> None:
-    array = to_array(x0, (2, 2), torch.float64)
-    assert array.dtype == torch.float64
-    assert array.tolist() == [[1, 2], [3, 4]]
-
-
-def test_integers_beyond_64_bits_are_numbers() -> None:
-    assert to_array([[10**20, -(10**20)]], (1, 2), torch.float64).tolist() == [[1e20, -1e20]]
-
-
-def test_more_dimensions() -> None:
-    assert to_array([[[1], [2]]], (1, 2, 1), torch.float64).shape == (1, 2, 1)
-
-
-@pytest.mark.parametrize("x0", [[[True, False]], [[True, 0]], [[1.5, False]], [["1", 2]], [[None, 1]], True, "x"])
-def test_what_is_no_number(x0: Any) -> None:
-    with pytest.raises(ProblemError, match="numbers only"):
-        to_array(x0, (1, 2), torch.float64)
-
-
-@pytest.mark.parametrize("other", [1, 1.5])
-def test_too_large(other: float) -> None:
-    with pytest.raises(ProblemError, match="too large for a double"):
-        to_array([[10**400, other]], (1, 2), torch.float64)
 
 
 def test_what_is_kept_of_requests_does_not_keep_their_plans(moons: ModelVersion, settings: Settings) -> None:
