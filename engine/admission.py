@@ -73,8 +73,8 @@ class NfeEstimates:
             return Cost(possible(early[0]), possible(early[1]), None)
         for exactness, kind in enumerate(kinds):
             if pairs := self._seen.get(kind):
-                mean = sum([each for each, _ in pairs]) / len(pairs)
-                slowest = sorted([each for _, each in pairs])
+                mean = sum([calls for calls, _ in pairs]) / len(pairs)
+                slowest = sorted([calls for _, calls in pairs])
                 cautious = slowest[min(len(slowest) - 1, int(_CAUTIOUS * len(slowest)))]
                 typical = possible(slowest[(len(slowest) - 1) // 2]) if exactness < 2 else None
                 return Cost(possible(mean), possible(cautious), typical)
@@ -106,7 +106,7 @@ def _kinds(job: Job) -> tuple[tuple[str, ...], ...]:
     jobs without it.
     """
     spec, (start, end) = job.plan.spec, job.plan.t_span
-    powers = [f"{math.log10(each):.0f}" for each in (spec.rtol, spec.atol) if each is not None]
+    powers = [f"{math.log10(tolerance):.0f}" for tolerance in (spec.rtol, spec.atol) if tolerance is not None]
     kind = (spec.solver, spec.error_control, *powers, f"{math.log2(abs(end - start)):.0f}")
     bits = f"{job.num_samples.bit_length()} bits"
     if spec.max_step is None:
@@ -131,16 +131,16 @@ class Queue:
     def work(self, bulk: bool) -> float:
         """Network rows that the jobs of a priority still need."""
         scheduler = self.schedulers[bulk]
-        return sum([each.work(scheduler.tick) for each in scheduler.entries.values()])
+        return sum([entry.work(scheduler.tick) for entry in scheduler.entries.values()])
 
     def seconds(self, bulk: bool) -> float:
         """About how many seconds the jobs of a priority take together."""
         scheduler = self.schedulers[bulk]
         if not (entries := scheduler.entries.values()):
             return 0.0
-        lanes = sum([each.width * (each.samples - each.admitted + each.active) for each in entries])
+        lanes = sum([entry.width * (entry.samples - entry.admitted + entry.active) for entry in entries])
         rows = min(scheduler.enough, lanes)
-        slowest = max([each.calls_left(scheduler.tick) for each in entries]) * self.ticks.seconds(1)
+        slowest = max([entry.calls_left(scheduler.tick) for entry in entries]) * self.ticks.seconds(1)
         return max(slowest, self.work(bulk) * self.ticks.seconds(rows) / rows) if rows else slowest
 
     def alone_s(self, calls: float, work: float, rows: float, bulk: bool) -> float:

@@ -82,7 +82,7 @@ class Arena:
         self.prelude = prelude or prelude_of(checkpoint, device, sizes)
         self.decoder = decoder or decoder_of(checkpoint, device, sizes)
         self.stages = [stage for stage in (self.prelude, self.decoder) if stage is not None]
-        self.deterministic = all(each.deterministic for each in (self.network, *self.stages))
+        self.deterministic = all(part.deterministic for part in (self.network, *self.stages))
         plans = checkpoint.plans
         self._slots = max(catalogue.slots(), 0 if plans is None else plans.slots)
         self.lanes = [self._empty(), self._empty()]
@@ -107,7 +107,7 @@ class Arena:
         seconds = 0.0
         if self.prelude is not None:
             conditions = (job.conditions or {}).values()
-            rows = max((1 if each.index is None else len(each.rows) for each in conditions), default=1)
+            rows = max((1 if condition.index is None else len(condition.rows) for condition in conditions), default=1)
             seconds += self.prelude.row_s * rows * (1 + network_rows(job.guidance))
         if self.decoder is not None and job.decode:
             saved = 0 if job.save_at is None else len(job.save_at)
@@ -211,15 +211,15 @@ class Arena:
             if len(chosen) > 1:
                 x, t = (torch.cat(parts) for parts in zip(*(lanes.query() for lanes in chosen), strict=True))
                 parts = self.network(x, t, chosen, failed).split([len(lanes) for lanes in chosen])
-                ended = [self._absorbed(*each, failed) for each in zip(chosen, parts, strict=True)]
+                ended = [self._absorbed(*pair, failed) for pair in zip(chosen, parts, strict=True)]
                 calls += 1
             elif (ran := self.network.run(chosen[0], at_once, more)) is not None:
                 ended, calls = [ran[0]], calls + ran[1]
             else:
                 v = self.network(*chosen[0].query(), chosen, failed)
                 ended, calls = [self._absorbed(chosen[0], v, failed)], calls + 1
-            if failed or any(each is not None for each in ended) or not proceed():
-                return [self._fetched(each) for each in ended if each is not None], failed, calls
+            if failed or any(finished is not None for finished in ended) or not proceed():
+                return [self._fetched(finished) for finished in ended if finished is not None], failed, calls
 
     def forget(self, owner: int) -> None:
         """Remove the conditions and constants of a job once its lanes are gone."""
@@ -245,7 +245,7 @@ class Arena:
     def take_saved(self) -> list[SavedStates]:
         """Return the states saved since the last call."""
         saved = [saved for lanes in self.lanes if lanes.saved for saved in lanes.take_saved()]
-        return [replace(each, x=self.device.fetch(each.x)) for each in saved]
+        return [replace(states, x=self.device.fetch(states.x)) for states in saved]
 
     def reached(self, owner: int, bulk: bool = False) -> tuple[int, float, float]:
         """Progress of an owner's running lanes: most calls, least t, and the sum of the shares of the span completed.

@@ -189,7 +189,7 @@ class Engine:
             try:
                 loop.call_soon_threadsafe(settle, outcomes)
             except RuntimeError:  # it has been closed, and nobody waits there
-                settle([each for each in outcomes if isinstance(each[0], Future)])
+                settle([outcome for outcome in outcomes if isinstance(outcome[0], Future)])
 
         self._loop.deliver = deliver
 
@@ -230,7 +230,7 @@ class Engine:
         """Make an arena, which shares its stages with those of the same version that have the same sizes."""
         with self._lock:
             queues = {} if loaded is None else self._queues[loaded]
-            siblings = {others: each.arena for (_, others), each in queues.items()}
+            siblings = {others: queue.arena for (_, others), queue in queues.items()}
         same, decoded = siblings.get(sizes), decoder_sizes(checkpoint, sizes)
         decoders = (arena.decoder for others, arena in siblings.items() if decoder_sizes(checkpoint, others) == decoded)
         prelude = None if same is None else same.prelude
@@ -297,7 +297,7 @@ class Engine:
         with self._lock:
             queues = self._queues.pop(arena, None)
             if queues is not None:
-                self._versions = {key: each for key, each in self._versions.items() if each is not arena}
+                self._versions = {key: loaded for key, loaded in self._versions.items() if loaded is not arena}
                 self._retire(queues.values())
 
     @overload

@@ -114,9 +114,9 @@ class Loop:
             busy = table.busy()
             self.working_since = now if busy else None
             chosen = busy[0] if busy else None
-            for each in busy[1:]:
-                if chosen is not None and each.used_s < chosen.used_s:
-                    chosen = each
+            for candidate in busy[1:]:
+                if chosen is not None and candidate.used_s < chosen.used_s:
+                    chosen = candidate
             if chosen is not None:
                 table.served_s = chosen.used_s
             if isinstance(chosen, ArenaQueue):
@@ -150,12 +150,12 @@ class Loop:
                 with self.lock:
                     self.table.take(queue, ended)
             return
-        for each in granted:
+        for grant in granted:
             if alone:
                 with self.lock:
-                    self.table.abandon(each[0], EngineFailed(message))
+                    self.table.abandon(grant[0], EngineFailed(message))
             else:
-                self._admit(queue, bulk, [each], alone=True)
+                self._admit(queue, bulk, [grant], alone=True)
 
     def _tick(self, queue: ArenaQueue, groups: Sequence[bool], begin: tuple[float, float], alone: bool) -> None:
         """Tick and collect finished lanes; several times if nothing else needs attention meanwhile."""

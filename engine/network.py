@@ -133,9 +133,9 @@ class ArenaNetwork:
 
     def remove(self, owner: int) -> None:
         """Remove the conditions and constants of a job once its lanes are gone."""
-        for each in (self._conditions, self._constants):
-            if each is not None:
-                each.remove(owner)
+        for store in (self._conditions, self._constants):
+            if store is not None:
+                store.remove(owner)
 
     def skipped(self, owner: int) -> int:
         """The number of rows of a job that its guidance did not need (see `Conditions.skipped`)."""
@@ -179,7 +179,7 @@ class ArenaNetwork:
             return None
         begin = time.perf_counter()
         conditions = [] if self._conditions is None else self._conditions.rows.of(*_owners([lanes]))
-        if (runner := self.form.runner(*[each.rows() for each in conditions], rows=len(lanes))) is None:
+        if (runner := self.form.runner(*[stored.rows() for stored in conditions], rows=len(lanes))) is None:
             return None
         finished, done, rows = lanes.run(runner, calls, more)
         self.rows += rows

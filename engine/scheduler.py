@@ -231,7 +231,7 @@ class Scheduler(Generic[E]):
 
     def _short(self) -> float:
         """The calls of a job that is much shorter than what runs; 0 if nothing does."""
-        running = [each.calls_left(self.tick) for each in self.entries.values() if each.small and each.active]
+        running = [entry.calls_left(self.tick) for entry in self.entries.values() if entry.small and entry.active]
         return _MUCH_SHORTER * sum(running) / len(running) if running else 0.0
 
     def _feed_large(self, limit: int, granted: list[tuple[E, int, int]]) -> None:
@@ -281,11 +281,11 @@ class Scheduler(Generic[E]):
         if self._line is None:
             rows = before = later = 0.0
             latest = -math.inf
-            for each in self.entries.values():
-                if each.admitted < each.samples:
-                    own = (each.samples - each.admitted) * each.width
-                    if each.small:
-                        rows, before, latest = rows + own, before + own * each.cost, max(latest, each.deadline)
+            for waiting in self.entries.values():
+                if waiting.admitted < waiting.samples:
+                    own = (waiting.samples - waiting.admitted) * waiting.width
+                    if waiting.small:
+                        rows, before, latest = rows + own, before + own * waiting.cost, max(latest, waiting.deadline)
                     else:
                         later += own
             self._line = rows, before, latest, later
@@ -301,15 +301,15 @@ def ahead(entries: Iterable[Entry], entry: Entry, scheduler: Scheduler[E]) -> tu
     rows = entry.samples * entry.width
     if not scheduler.is_small(rows):
         work = rows * entry.cost
-        sizes = [each.width * each.samples * each.forecast[0] for each in entries]
+        sizes = [other.width * other.samples * other.forecast[0] for other in entries]
         return sum([min(size, work) for size in sizes]), scheduler.budget
     running, deadline = rows + scheduler.active_rows, entry.deadline
     waiting, before, latest, later = scheduler.line()
     if latest > deadline:
-        for each in entries:
-            if each.small and each.admitted < each.samples and each.deadline > deadline and not each.active:
-                rows = (each.samples - each.admitted) * each.width
-                waiting, before, later = waiting - rows, before - rows * each.cost, later + rows
+        for other in entries:
+            if other.small and other.admitted < other.samples and other.deadline > deadline and not other.active:
+                rows = (other.samples - other.admitted) * other.width
+                waiting, before, later = waiting - rows, before - rows * other.cost, later + rows
     enough, rows = scheduler.enough, running + waiting + later
     left_over = 1 - (enough - running if enough > running else 0.0) / (waiting if waiting > 1.0 else 1.0)
     return before * (left_over if left_over > 0.0 else 0.0), (rows if rows < enough else enough)
@@ -440,7 +440,7 @@ class TickCostModel:
     def sizes(self) -> list[tuple[float, float]]:
         """(rows, cost) of the sizes seen, rising in both."""
         if self._sizes is None:
-            means = [each for each in self._means if each is not None]
+            means = [size for size in self._means if size is not None]
             costs, ceiling, floor = [0.0] * len(means), math.inf, 0.0
             for place in range(len(means) - 1, -1, -1):
                 _, cost, ticked = means[place]

@@ -196,7 +196,7 @@ class ArenaQueue(Queue):
     def report(self, groups: Sequence[bool], now: float) -> None:
         """Report the progress of the jobs that took part, each at most as often as it asked for."""
         if self._watched:
-            for active in [each for each in self._watched.values() if each.bulk in groups]:
+            for active in [active for active in self._watched.values() if active.bulk in groups]:
                 self.report_one(active, now)
 
     def report_one(self, active: ActiveJob, now: float) -> None:
@@ -267,13 +267,13 @@ class JobTable:
         """Arenas and stages with work to do; what is done with is dropped."""
         if self.stages:
             self.stages = [stage for stage in self.stages if stage.passes]
-        for queue in [each for each in self.queues.values() if each.retired and not each.jobs]:
+        for queue in [queue for queue in self.queues.values() if queue.retired and not queue.jobs]:
             del self.queues[queue.number]
         return [*(queue for queue in self.queues.values() if queue.jobs and queue.ready), *self.stages]
 
     def _fair(self, used_s: float) -> float:
         """The used time to give an arena or stage that was idle until now: idling earns no credit."""
-        return max(used_s, min((each.used_s for each in self.busy()), default=self.served_s))
+        return max(used_s, min((busy.used_s for busy in self.busy()), default=self.served_s))
 
     def add(self, active: ActiveJob) -> None:
         """Add a job and queue it; `begin` follows as a command."""
@@ -421,12 +421,12 @@ class JobTable:
         """End the jobs past their deadline."""
         if now < self.next_deadline:
             return
-        for active in [each for each in self._due.values() if each.due <= now]:
+        for active in [active for active in self._due.values() if active.due <= now]:
             if active.job.partial:
                 self._cut(active)
             else:
                 self.abandon(active, TooLate())
-        self.next_deadline = min((each.due for each in self._due.values()), default=math.inf)
+        self.next_deadline = min((active.due for active in self._due.values()), default=math.inf)
 
     def _cut(self, active: ActiveJob) -> None:
         """End a job with what it has."""

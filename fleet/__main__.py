@@ -14,7 +14,6 @@ from pathline.cli.arguments import options as options_of
 from pathline.errors import BulkConflict, InvalidValue
 from tqdm import tqdm
 
-from fleet.begin import await_job, begin, read_table
 from fleet.errors import CommandError, FleetError
 from fleet.launchers import InProcess, Launcher, Local, Worker
 from fleet.run import run
@@ -68,6 +67,8 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
 
 def sample(options: argparse.Namespace) -> int:
     """Start or resume a job; return 0 if it is complete, 1 if shards are missing, 130 after Ctrl-C."""
+    from fleet.begin import await_job, begin, read_table  # imports torch, which the other commands do not need
+
     arguments = BulkArguments.of(
         options.model,
         options.total,

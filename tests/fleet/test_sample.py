@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,23 @@ def test_a_run_removes_what_was_left_unfinished_before_it_and_nothing_of_another
     monkeypatch.setattr(Target, "commit", lambda *arguments: another.touch() or commit(*arguments))
     assert fleet("sample", "net", to=tmp_path, **job) == 0
     assert list(died.parent.iterdir()) == [another]
+
+
+VERIFY = """
+import sys
+from fleet.__main__ import main
+
+code = main(["verify", sys.argv[1]])
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+
+
+def test_a_job_is_verified_without_torch(fleet: Fleet, job: dict[str, Any], tmp_path: Path, capsys: Capsys) -> None:
+    assert fleet("sample", "net", to=tmp_path, **job) == 0
+    done = subprocess.run([sys.executable, "-c", VERIFY, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == printed(capsys)
 
 
 def test_ctrl_c_after_the_last_shard_shows_no_traceback(
