@@ -362,7 +362,7 @@ class Registry:
 
     def _refuse(self, name: str, version: int, reason: str, transient: bool = False) -> None:
         """Record why a version cannot be loaded; clients need not know the path of the repository."""
-        reason = reason.replace(f"{self.repository.root}/", "")
+        reason = reason.replace(f"{self.repository.root}/", "").replace(f" {self.repository.root}", "")
         self._put(self._entry(name).with_fault(version, reason, self._clock(), transient))
 
     def _forget(self, model: ModelVersion) -> None:

@@ -308,6 +308,12 @@ def test_a_repository_that_cannot_be_read_changes_nothing(models: Registry, root
     with pytest.raises(RepositoryError, match="does not exist"):
         models.refresh()
     assert answers(models, "moons") == 2
+    with pytest.raises(ProblemError, match="cannot be served: model repository: does not exist;") as caught:
+        answers(models, "moons", 1)
+    assert str(root) not in caught.value.detail
+    root.with_name("elsewhere").rename(root)
+    models.refresh()
+    assert (answers(models, "moons", 1), models.broken()) == (1, {})
 
 
 def test_unloading_frees_and_the_next_request_loads(models: Registry, engine: Any) -> None:
