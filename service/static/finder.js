@@ -176,12 +176,11 @@ export class Finder {
   }
 
   #table(best) {
-    const head = ["Solver", "NFE", "p50", "p95 (interval)", "Promised", "Worst", "Time", "Measured", "Use"].map((text) => make("th", { scope: "col" }, text));
+    const head = ["Solver", "NFE", "p50", "p95", "Promised", "Worst", "Time", "Measured", "Use"].map((text) => make("th", { scope: "col" }, text));
     head[4].append(what("promised", "what is promised"));
     const rows = this.#shown.map((point) => {
       const worst = point.failed ? `${percent(point.worst)}, ${point.failed} failed` : percent(point.worst);
-      const interval = `${percent(point.p95)} (${percent(point.p95_low)} to ${percent(point.p95_high)})`;
-      const cells = [point.nfe_most, percent(point.p50), interval, percent(point.p95_high), worst, point.ms === undefined ? "–" : ms(point.ms / 1000), source(point)];
+      const cells = [point.nfe_most, percent(point.p50), percent(point.p95), percent(point.p95_high), worst, point.ms === undefined ? "–" : ms(point.ms / 1000), source(point)];
       const use = button("Use", () => this.load(point.solver), { "aria-label": `Use ${point.solver}` });
       const yours = this.own.includes(point.solver) ? [make("span", { class: "quiet" }, " yours")] : [];
       const parts = point.solver.match(/[^/]+\/?/g); // a long name breaks before its grid, so that narrow screens show the button
