@@ -285,7 +285,8 @@ class Scheduler(Generic[E]):
                 if waiting.admitted < waiting.samples:
                     own = (waiting.samples - waiting.admitted) * waiting.width
                     if waiting.small:
-                        rows, before, latest = rows + own, before + own * waiting.cost, max(latest, waiting.deadline)
+                        rows, before = rows + own, before + own * waiting.cost
+                        latest = waiting.deadline if waiting.deadline > latest else latest
                     else:
                         later += own
             self._line = rows, before, latest, later

@@ -6,7 +6,7 @@ from typing import Any
 from studies.serving.calls import own_files
 from tests.processes import forked
 
-MOST = {"HTTP": (225, 225), "engine": (110, 120)}
+MOST = {"HTTP": (220, 220), "engine": (80, 70)}
 """Python and C calls of a request of workload a."""
 
 REFUSED = {"HTTP": (170, 165)}
@@ -32,7 +32,7 @@ def _counted(workload: str, requests: int, most: dict[str, tuple[int, int]]) -> 
 
 def test_a_small_request_calls_no_more_than_it_did() -> None:
     calls = _counted("a", 320, MOST)
-    assert len(own_files(calls)) <= 50, own_files(calls)
+    assert len(own_files(calls)) <= 48, own_files(calls)
 
 
 def test_a_refusal_calls_no_more_than_it_did() -> None:
