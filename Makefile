@@ -21,10 +21,10 @@ MANIFESTS := pyproject.toml constraints.txt clients/python/pyproject.toml
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# torch is pinned exactly: an open range would install gigabytes of CUDA libraries.
+# torch is pinned exactly: beside an index for CPUs, an open range may get a newer one from PyPI, with gigabytes of CUDA libraries.
 $(VENV)/.serve: $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pathline needs Python >= 3.11; run make PYTHON=/path/to/python3.11")'
-	@echo "setup: installing into $(VENV), half a gigabyte the first time: torch alone takes a minute or more"
+	@echo "setup: installing into $(VENV), half a gigabyte the first time (with CUDA, several): torch alone takes a minute or more"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt) -e '.[training,fleet]' -e clients/python
 	@touch $@
