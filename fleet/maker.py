@@ -78,7 +78,7 @@ class Maker:
 
     Attributes:
         model: the loaded model.
-        deadline, alike: end of the time limit of what it makes, and the kind of its requests: none.
+        deadline, alike: see `MemoryOwner`; there is no time limit, and no kind of requests.
 
     Raises:
         CommandError: the model cannot be loaded.

@@ -90,7 +90,7 @@ def noise_of(
     free: Sequence[int] = (),
     centred: int | None = None,
 ) -> Tensor:
-    """Make the noise of several (seed, first index, number of samples) in the ranges that `noise` checks, in order."""
+    """Make the noise of blocks in turn: (seed, first index, number of samples), in the ranges that `noise` checks."""
     size, total = math.prod(event_shape), sum([count for _, _, count in blocks])
     apart = _FREE_COUNTERS if free else -(-size // _WORDS_PER_COUNTER)
     out, at_once = np.empty((total, size), dtype=_NUMPY_DTYPES[dtype]), max(1, _NUMBERS_AT_ONCE // max(1, size))

@@ -34,8 +34,8 @@ class MemoryOwner(Protocol):
     """What memory is reserved for: an HTTP request, or a bulk job.
 
     Attributes:
-        deadline: by when it is over, in `time.monotonic`.
-        alike: the kind of requests that it is of, see `requests.validation`; None if it is of none.
+        deadline: end of its time limit, in `time.monotonic`.
+        alike: the kind of requests that it belongs to, see `requests.validation`; None if there is none.
     """
 
     deadline: float

@@ -57,7 +57,7 @@ MAX_NUMBERS = 64
 """Limit on the numbers of an array in an answer's `request`; of a larger one it has only the hash."""
 
 _HASHED = ("conditions", "negative", "guidance", "known")
-"""Members of which it has only the hash, whatever their size; see `Hashed`."""
+"""Members of which `request` has only the hash, whatever their size; see `Hashed`."""
 
 _MAX_HEADER = 8_192
 

@@ -104,7 +104,7 @@ def sdk_text() -> str:
 
 
 def _optional(body: type[Body]) -> dict[str, Member]:
-    """Return the members of a body that are no arguments of their own, as required ones and `num_samples` are."""
+    """Return the members of a body that are options: all but required ones and `num_samples`, which are arguments."""
     required = {name for name, field in body.model_fields.items() if field.is_required()}
     return {key: member for key, member in members(body).items() if key not in {"num_samples", *required}}
 

@@ -68,7 +68,7 @@ def sized_data(
     """Return the number of samples, their conditions, and the model with sizes of its free axes.
 
     Raises:
-        ProblemError: 422 for samples that are no list, empty or too many, and as in `conditions.sized`.
+        ProblemError: 422 for samples that are not a list, empty or too many, and as in `conditions.sized`.
     """
     samples = request.samples
     is_list = isinstance(samples, list) or (isinstance(samples, np.ndarray) and samples.ndim > 0)

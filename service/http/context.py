@@ -43,7 +43,7 @@ class Context(Request):
         media_type: format of the response that the client prefers.
         large: whether its body takes long to handle.
         timings: seconds by name, shown in ``Server-Timing``.
-        alike: the kind of requests that it is of, a `service.requests.validation.RequestKind`, if it is of any.
+        alike: the kind of requests that it belongs to, a `service.requests.validation.RequestKind`, or None.
         hold: memory reserved for the request until it is over.
         body_hold: memory reserved for its body until its job is made.
         release_lease: returns the lease of its model.

@@ -33,7 +33,7 @@ class LoadFault:
         again_at: when it may be tried again, by the registry's clock.
         transient: whether the cause is outside the files (disk, permissions, memory, the engine), so that the
             same files may load later. Other faults stay until the files change.
-        wait_s: seconds until then; each consecutive transient fault doubles them.
+        wait_s: seconds from the failure to `again_at`; each consecutive transient fault doubles them.
     """
 
     reason: str
@@ -101,7 +101,7 @@ class ModelEntry:
         return self.with_state(version, fault=LoadFault(reason, now + wait_s, transient, wait_s))
 
     def without(self, version: int) -> Self:
-        """With a version out of memory; that its files were changed is no fault any more: they are loaded next."""
+        """With a version out of memory. If its files were changed, that is no longer a fault: they are loaded next."""
         return self.with_state(version, model=None, fault=None)
 
     def with_versions(self, versions: Collection[int]) -> Self:

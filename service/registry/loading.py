@@ -49,7 +49,7 @@ class _Load:
 
 
 class Loads:
-    """One thread that makes a call at a time, next one of the model that has waited longest for its turn.
+    """One thread that makes one call at a time, the next one for the model that has waited longest for its turn.
 
     So a request for many versions or sizes of one model delays another by one load only.
 

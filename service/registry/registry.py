@@ -294,7 +294,7 @@ class Registry:
             if self._answers(name, version, stays):
                 break
         else:
-            return  # a deleted version, if it is in memory, answers on
+            return  # a deleted version that is in memory goes on answering
         entry = self._table[name].with_versions(versions)
         for version in entry.loaded:
             if version != entry.current and not entry.state(version).by_number:

@@ -41,7 +41,7 @@ _log = logging.getLogger("pathline")
 class Leases:
     """The leases of one loaded version, which any thread takes and returns; the last one back frees the version.
 
-    The registry has one itself as long as it lends the version. The lock is never held while something is loaded.
+    The registry holds one itself as long as it lends the version. The lock is never held while something is loaded.
 
     Attributes:
         out: number of leases not yet returned.
@@ -298,7 +298,7 @@ def load_version(
         decode = _row_caller(decoder, decoder.cpu().decode, card.event_shape, checkpoint.dtype)
     else:
         decode = RowCaller(decoder.decode, _DECODED_AT_ONCE)
-    arena = engine.load(name, version, checkpoint)  # last, as nothing that fails after it would free it
+    arena = engine.load(name, version, checkpoint)  # last: if something failed after it, nothing would free it
     modules = (checkpoint.velocity, decoder, checkpoint.prelude)
     tensors = [tensor for module in modules if module is not None for tensor in module.state_dict().values()]
     loaded = ModelVersion(

@@ -12,7 +12,7 @@ from solvers.known_values import MAX_WEIGHT
 from solvers.spec import DEFAULTS, MAX_RESAMPLE
 
 DRAWN_BITS = 53
-"""Bits of a seed that the service draws: a double holds it exactly, and JavaScript and jq read any number as one."""
+"""Bits of a seed that the service draws: a double holds it exactly, and JavaScript and jq read numbers as doubles."""
 
 WHOLE = (0.0, 1.0)
 """The times at which models are defined, from noise to data."""

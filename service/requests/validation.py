@@ -93,7 +93,7 @@ class RequestKind:
 
 
 MAX_ALIKE = 1024
-"""Bytes; a larger body is looked at each time."""
+"""Bytes; a larger body is checked each time."""
 
 _MAX_KINDS = 1024
 _FOREVER_S = 1e9

@@ -79,7 +79,7 @@ MANY: list[Request] = [{"num_samples": 64, "timeout_s": 60, "solver": "euler", "
 """More than can be done in time, so that the last ones are refused."""
 
 TOO_MUCH: Request = {**MANY[0], "steps": 10_000}
-"""What does not fit beside these: the room that they leave is less than one of them, and little more after a second."""
+"""What never fits beside these: they leave less room than one more of them needs, and it needs five times that."""
 
 
 async def _client(port: int, requests: Iterable[Request], statuses: Sequence[bytes] = (b"200",)) -> None:

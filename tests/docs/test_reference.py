@@ -1,6 +1,6 @@
 """The reference pages are complete: solvers, settings, metrics, members of requests and cards, the command line.
 
-``RECORD=1 pytest tests/docs/test_reference.py`` prints the tables of solvers, settings and metrics into their pages.
+``RECORD=1 pytest tests/docs/test_reference.py`` writes the tables of solvers, settings and metrics into their pages.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ LONGEST = (
     *("onnx", "bulk", "ray_jobs", "page_access", "page_way", "nginx", "ray_serve", "page_faults", "page_explore"),
     *("page", "torchcfm", "diffusers", "page_live", "lerobot"),
 )
-"""The files that take longest, by their names after `test_`: of four workers, each of which has two files at a time.
+"""The files that take longest, by their names after `test_`, ordered for four workers with two files each at a time.
 
 The exports of `onnx` give way to all other processes, and the short `page_way` waits behind them.
 """
