@@ -34,6 +34,7 @@ def ray(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     command = [str(PYTHON.parent / "serve"), "run", str(folder / "serve.json")]
     more = {
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # by default, Ray gives up if its proxy takes 15 s to start
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'clients' / 'python'}:{Path(__file__).parent / 'with_fleet'}",
     }
