@@ -91,10 +91,10 @@ class Prelude(nn.Module):
         inputs, outputs: the conditions that it takes and makes, in their order.
     """
 
-    def __init__(self, card: PreludeCard) -> None:
+    def __init__(self, card: PreludeCard, program: Function | None = None) -> None:
         super().__init__()
         self.card = card
-        self.program = Function(card.program)
+        self.program = Function(card.program) if program is None else program
         self.inputs, self.outputs = tuple(card.program.inputs), tuple(card.program.outputs)
 
     def call(self, takes: NamedConditions, *conditions: Tensor) -> tuple[Tensor, ...]:
