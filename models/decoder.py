@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.frozen import Sparse
-from models.mixing import Mixing, find_mixing_of
+from models.mixing import find_mixing_of
 from models.noise import noise
 from models.program.steps import Function, FunctionConfig
 from models.shapes import AxisName, DataSize, Shape, computed, free_axes, reshaped, sized
@@ -335,8 +335,8 @@ class Decoder(nn.Module):
 
     def find_mixing(
         self, dtype: torch.dtype, device: torch.device | str = "cpu", sizes: Mapping[str, int] | None = None
-    ) -> Mixing | None:
-        """Return evidence that rows of a program depend on each other; None if they do not.
+    ) -> str | None:
+        """Return how rows of a program depend on each other; None if they do not.
 
         Args:
             dtype: dtype of the states.
