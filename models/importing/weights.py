@@ -209,7 +209,7 @@ def _store(
             time = declared.card()
             lines = declared.report(time, start_slope(field, event, dtype, time))
         else:
-            time, lines = declared.resolve(detect(field, event, dtype))
+            time, lines = declared.resolve(*detect(field, event, dtype))
         mixing = find_mixing(called, event, dtype, condition=takes, compute=HALVES.get(compute or ""))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ForeignError(f"the network cannot be evaluated: {first_line(error)}") from None
