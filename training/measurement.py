@@ -312,7 +312,7 @@ def evaluate_checkpoint(
         ends, cost = None, None if data is None else few_steps(checkpoint.velocity, data, 0)
     else:
         try:
-            ends = Ends.of(exact_ends(Field(checkpoint.velocity, conditions), x0))
+            ends = Ends.of(exact_ends(Field(checkpoint.velocity, conditions, checkpoint.network_conditions), x0))
         except NoErrors as error:
             raise TrainingError(f"evaluate: {error}") from None
         curve = frontier_of(checkpoint, conditions, data, guidances, seconds)
