@@ -303,7 +303,7 @@ def evaluate_checkpoint(
         ends, cost = None, None if data is None else few_steps(checkpoint.velocity, data, 0)
     else:
         try:
-            ends = Ends.of(exact_ends(Field(checkpoint.velocity, conditions), x0))
+            ends = Ends.of(exact_ends(Field(checkpoint.velocity, conditions, checkpoint.network_conditions), x0))
         except NoErrors as error:
             raise TrainingError(f"evaluate: {error}") from None
         cost = _price(checkpoint, x0, conditions, data, guidances, seconds)

@@ -187,7 +187,7 @@ def field_rows(
         device: the device of the field.
         max_rows: the most rows of one call.
         condition: what the field is conditioned on, with sizes for its free axes; None for an unconditional one.
-        derive: (velocity, x, t[, condition]) -> velocities, a field made of the velocity (see `solvers.derived`),
+        derive: (velocity, x, t, *conditions) -> velocities, a field made of the velocity (see `solvers.derived`),
             which is called in its place.
         examples: noise (rows, *event) -> the states to test with; None for the noise itself.
         independent: whether the field computes each row by itself, so that nothing need be tested or padded.
@@ -205,7 +205,8 @@ def field_rows(
 
     def function_of(field: VelocityField) -> RowFunction:
         # A bound method would make a cycle, and the memory would wait for the garbage collector.
-        return partial(_checked, field if derive is None else partial(derive, field), condition)
+        called = partial(_checked, field, condition)
+        return called if derive is None else partial(derive, called)
 
     functions = [function_of(form) for form in forms(velocity)]
     least, most = rows_of(velocity, device)
