@@ -220,7 +220,7 @@ def _constant(
     """Return a response in which all members that differ among requests alike are only in their places."""
     columns = model.card.decoder.columns if decode else None
     known: KnownBody = {
-        "mode": "guided" if job.operation.pulled else "replace",
+        "mode": "replace" if job.constants is None else "guided",
         "values": "data" if decode and model.numberwise else "states",
     }
     return {
