@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.checkpoint.loading import Checkpoint, load
+from models.conditions import rows_at
 from models.noise import noise
 from solvers import SolverSpec, Status, compile  # noqa: A004
 from solvers.integrate import integrate_indexed
@@ -55,15 +56,14 @@ def _solver(checkpoint: Checkpoint) -> str:
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
-    takes, conditions = checkpoint.network_conditions, checkpoint.examples(count)
+    conditions = checkpoint.examples(count)
     start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype, centred=card.centred)
 
     def velocity(x: torch.Tensor, t: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:
         with torch.no_grad():
-            if takes is None:
+            if conditions is None:
                 return checkpoint.velocity(x, t)
-            rows = [tensor[torch.from_numpy(index)] for tensor in takes.unpack(conditions)]
-            return checkpoint.velocity(x, t, takes.pack(rows))
+            return checkpoint.velocity(x, t, rows_at(conditions, torch.from_numpy(index)))
 
     plan = compile(SolverSpec.parse(_solver(checkpoint)), start.dtype, checkpoint.plans)
     solution = integrate_indexed(velocity, start, plan, step_ends=card.field.takes_ends)
