@@ -250,7 +250,11 @@ class Stepwise(nn.Module):
                 if "index out of range" in why:
                     why += "; if it is of a label, declare the number of labels as `classes` of that condition"
                 raise VelocityError(f"step {name} ({step.op}): {why}") from error
-            values.update(zip(call.step.out, (out,) if call.step.single else out, strict=True))
+            if call.step.single:
+                [name] = call.step.out
+                values[name] = out
+            else:
+                values.update(zip(call.step.out, out, strict=True))
             if sizing and not call.is_view:
                 held.update((name, getattr(values[name], "nbytes", 0)) for name in call.step.out)
                 if (total := sum(held.values())) > MAX_BYTES:
@@ -260,7 +264,7 @@ class Stepwise(nn.Module):
                         "allowed"
                     )
             for name in call.dead:
-                values.pop(name)
+                del values[name]
                 held.pop(name, None)
         return tuple(values[name] for name in self._results)
 
