@@ -17,7 +17,6 @@ from models.messages import printable
 from models.repository import FILE, Repository, RepositoryError, UnknownModel
 from selection.error import NoErrors
 from selection.frontier import read_frontier
-from selection.preview import preview
 
 _LONGEST_PATH = 4096
 
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repository = Repository(options.models_dir)
     try:
         if options.command == "import":
-            return run(options, preview)
+            return run(options)
         return _list(repository) if options.command == "list" else _check(repository)
     except CheckpointError as error:
         print(f"refused: {error}", file=sys.stderr)

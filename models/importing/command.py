@@ -6,7 +6,7 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from http.client import HTTPException
@@ -25,6 +25,7 @@ from models.conditions import NamedCondition
 from models.conventions import Predicts
 from models.importing.declared import Declared
 from models.importing.files import ForeignError
+from models.importing.preview import preview
 from models.importing.statistics import NORMALISATIONS, Affine, of_actions, of_conditions, read_statistics
 from models.importing.weights import Imported, import_program, import_weights
 from models.messages import first_line, printable
@@ -137,12 +138,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--check", action="store_true", help="draw samples; print their mean, spread and a sketch")
 
 
-def run(options: argparse.Namespace, preview: Callable[[Path], list[str]]) -> int:
+def run(options: argparse.Namespace) -> int:
     """Import a file and print the report.
-
-    Args:
-        options: the arguments.
-        preview: the folder of a checkpoint -> lines that describe samples, for `--check`.
 
     Raises:
         CheckpointError: the file was refused, or the checkpoint could not be written.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from selection.preview import sketch
+from models.importing.preview import sketch
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (3, 8, 8)])

@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.checkpoint.loading import load
+from models.checkpoint.loading import Checkpoint, load
+from models.conditions import rows_at
 from models.noise import noise
-from selection.error import Field, solve
-from solvers import SolverSpec, Status
+from solvers import SolverSpec, Status, compile  # noqa: A004
+from solvers.integrate import integrate_indexed
 
 _SAMPLES = {True: 1000, False: 16}  # True for points in the plane
 _CHEAP = "heun2-10"
@@ -22,7 +23,6 @@ _ACROSS = 4
 Array = NDArray[np.floating]
 
 
-@torch.no_grad()
 def preview(path: Path) -> list[str]:
     """Draw samples of a checkpoint with its authors' solver, or a cheap one, and describe them line by line.
 
@@ -30,26 +30,46 @@ def preview(path: Path) -> list[str]:
         CheckpointError: the checkpoint cannot be loaded.
     """
     checkpoint = load(path)
-    card, kind = checkpoint.card, checkpoint.card.field
+    card = checkpoint.card
     count = _SAMPLES[card.data_shape == (2,)]
-    solver = card.authors_solver(card.typical) or (f"{kind.solver}-{kind.steps}" if kind.solver else _CHEAP)
-    start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype, centred=card.centred)
-    field = Field(checkpoint.velocity, checkpoint.examples(count))
-    solution = solve(field, start, SolverSpec.parse(solver), plans=checkpoint.plans)
-    data = checkpoint.decoder.decode(solution.x)
+    data, states, ended = _draw(checkpoint, count)
     lines = [
-        f"{count} samples of {card.name} {card.version}, seed 0, {solver}, shape {list(data.shape)}",
+        f"{count} samples of {card.name} {card.version}, seed 0, {_solver(checkpoint)}, shape {list(data.shape)}",
         f"mean {float(data.mean()):.4g}, spread {float(data.std()):.4g}, "
         f"from {float(data.min()):.4g} to {float(data.max()):.4g}",
         sketch(data.numpy()),
     ]
-    ended = any(status is not Status.SUCCESS for status in solution.status)
-    if ended or not solution.x.isfinite().all() or float(solution.x.abs().max()) > _FAR:
+    if ended or not states.isfinite().all() or float(states.abs().max()) > _FAR:
         lines.append(
             "warning: samples diverge; the declared convention (--noise-at, --time-scale, --sign) may be wrong, "
             "or the weights are not those of this architecture"
         )
     return lines
+
+
+def _solver(checkpoint: Checkpoint) -> str:
+    """Return the text of the solver: the declared one, that of the field, or one of few evaluations."""
+    card, kind = checkpoint.card, checkpoint.card.field
+    return card.authors_solver(card.typical) or (f"{kind.solver}-{kind.steps}" if kind.solver else _CHEAP)
+
+
+def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """Decoded samples, their states, and whether any path failed."""
+    card = checkpoint.card
+    conditions = checkpoint.examples(count)
+    start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype, centred=card.centred)
+
+    def velocity(x: torch.Tensor, t: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:
+        with torch.no_grad():
+            if conditions is None:
+                return checkpoint.velocity(x, t)
+            return checkpoint.velocity(x, t, rows_at(conditions, torch.from_numpy(index)))
+
+    plan = compile(SolverSpec.parse(_solver(checkpoint)), start.dtype, checkpoint.plans)
+    solution = integrate_indexed(velocity, start, plan, step_ends=card.field.takes_ends)
+    with torch.no_grad():
+        data = checkpoint.decoder.decode(solution.x)
+    return data, solution.x, any(status is not Status.SUCCESS for status in solution.status)
 
 
 def sketch(samples: Array) -> str:
