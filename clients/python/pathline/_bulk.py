@@ -158,17 +158,14 @@ class BulkJob:
     """A job in progress, made by several workers, which threads may run.
 
     Attributes:
-        folder, spec, queue: Those of the job.
+        queue: Its shards, which are still to be made.
         pager: Asks for its rows.
         names: Names of the model's classes, if it has them.
         tell: Called with the progress.
         made, began: How many rows were made, and since when.
         lock: Held while these are told.
-        stopped: Set to stop workers after the page that they are waiting for.
     """
 
-    folder: Folder
-    spec: JobSpec
     queue: ShardQueue
     pager: Pager
     names: Sequence[str]
@@ -176,11 +173,10 @@ class BulkJob:
     made: int = 0
     began: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    stopped: threading.Event = field(default_factory=threading.Event)
 
     async def worker(self) -> None:
         """Make shards until none is left."""
-        while not self.stopped.is_set() and (shard := self.queue.take()) is not None:
+        while (shard := self.queue.take()) is not None:
             try:
                 await self._shard(shard)
             except PathlineError as error:
@@ -189,16 +185,17 @@ class BulkJob:
                 await self.pager.calls.io.do(lambda shard=shard, reason=str(error): self.queue.retry(shard, reason))
 
     async def _shard(self, shard: int) -> None:
-        first, rows = self.spec.range(shard)
-        samples = np.empty((rows, *self.spec.shape), self.spec.dtype)
+        spec, folder = self.queue.spec, self.queue.folder
+        first, rows = spec.range(shard)
+        samples = np.empty((rows, *spec.shape), spec.dtype)
         nfe, status, deterministic = np.empty(rows, np.int32), np.empty(rows, object), True
         done, begin = 0, time.monotonic()
         try:
             while done < rows:
-                if self.stopped.is_set():
+                if self.queue.stopped:
                     return
                 result = await self.pager.page(first + done, rows - done)
-                _refuse_changed(self.spec, result)
+                _refuse_changed(spec, result)
                 part = slice(done, done + len(result))
                 samples[part], nfe[part] = result.samples, result.nfe_per_sample
                 status[part], deterministic = result.status_per_sample, deterministic and result.deterministic
@@ -207,15 +204,15 @@ class BulkJob:
         except BaseException:
             self._advance(-done)
             raise
-        recorded = self.pager.conditions.recorded(first, rows, self.names, self.spec.dtype)
+        recorded = self.pager.conditions.recorded(first, rows, self.names, spec.dtype)
         content = ShardRows(first, samples, nfe, status.astype(np.str_), recorded)
-        receipt = Receipt.of(self.spec, shard, content, deterministic, time.monotonic() - begin)
-        await self.pager.calls.io.do(lambda: self.folder.commit(self.spec, content, receipt))
+        receipt = Receipt.of(spec, shard, content, deterministic, time.monotonic() - begin)
+        await self.pager.calls.io.do(lambda: folder.commit(spec, content, receipt))
 
     def _advance(self, rows: int) -> None:
         with self.lock:
             self.made += rows
-            total, done, passed = self.spec.total, self.queue.done + self.made, time.monotonic() - self.began
+            total, done, passed = self.queue.spec.total, self.queue.done + self.made, time.monotonic() - self.began
             rate = self.made / passed if passed > 0 else 0.0
             left = (total - done) / rate if rate > 0 else None
             fields = {"rows": done, "total": total, "rows_per_s": rate}
@@ -227,22 +224,22 @@ class BulkJob:
         Raises:
             BulkIncomplete: Shards were given up; the others are done.
         """
-        summary = await self.pager.calls.io.do(lambda: self.folder.summary(self.spec))
+        spec, folder = self.queue.spec, self.queue.folder
+        summary = await self.pager.calls.io.do(lambda: folder.summary(spec))
         if failed := self.queue.failed:
             (shard, why), *further = sorted(failed.items())
             more = f", and {len(further)} more" if further else ""
             raise BulkIncomplete(
-                f"{self.folder.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
+                f"{folder.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
                 "call again to make the rest",
                 failed,
             )
         if left := (await self.pager.calls.io.do(self.queue.left)):
             raise BulkIncomplete(
-                f"{self.folder.address}: {left} receipts were removed while the job ran; call again to make their "
-                "shards"
+                f"{folder.address}: {left} receipts were removed while the job ran; call again to make their shards"
             )
         totals = {**vars(summary), "fingerprint": summary.fingerprint}
-        return typed(BulkResult, {**vars(self.spec), **totals}, folder=Path(self.folder.address))
+        return typed(BulkResult, {**vars(spec), **totals}, folder=Path(folder.address))
 
 
 def _passes(error: PathlineError) -> bool:
@@ -334,8 +331,8 @@ async def bulk(
     patient = replace(calls, retry=_patient(calls.retry))
     pager = Pager(patient, spec.model, members, conditions, spec.first_index, rows=_FIRST_PAGE)
     with following(progress or (lambda _: None)) as tell:
-        job = BulkJob(folder, spec, ShardQueue(folder, spec, tries), pager, names, tell)
-        await calls.io.together([job.worker] * workers, job.stopped.set)
+        job = BulkJob(ShardQueue(folder, spec, tries), pager, names, tell)
+        await calls.io.together([job.worker] * workers, job.queue.stop)
     return await job.result()
 
 
