@@ -23,12 +23,13 @@ from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from models.conditions import ONE, ConditionError, NamedConditions
+from models.field import Field, solve
 from models.noise import noise
 from models.prelude import combinations
 from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
 from selection.choice import USUAL_ERROR, BudgetLimits, Evidence, NoneFits, choose
-from selection.error import TIGHT, Ends, Field, NoErrors, Point, arrivals, exact_ends, solve
+from selection.error import TIGHT, Ends, NoErrors, Point, arrivals, exact_ends
 from selection.frontier import Curve, StoredFrontier, merged, pareto, plans_hash, store_frontier, table
 from solvers import SolverSpec
 from solvers.errors import SolverError

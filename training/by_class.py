@@ -19,9 +19,9 @@ from torch import Tensor
 from models.checkpoint.bound import REPORT_FILE
 from models.checkpoint.loading import Checkpoint
 from models.decoder import Decoder
+from models.field import Field, solve
 from models.noise import noise
 from models.pictures import draw, most
-from selection.error import Field, solve
 from solvers import Solution, SolverSpec, Status
 from training.data import data_of
 from training.errors import TrainingError, UsageError

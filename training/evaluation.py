@@ -11,9 +11,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from models.field import Field, solve
 from models.noise import noise
 from models.velocity import kind_of
-from selection.error import Field, solve
 from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError

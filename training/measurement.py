@@ -19,10 +19,11 @@ from torch import Tensor
 
 from models.checkpoint.bound import REPORT_FILE, BoundFileError, add_to_report, read_report
 from models.checkpoint.loading import Checkpoint
+from models.field import Field, solve
 from models.noise import noise
 from models.shapes import sized
 from selection.choice import USUAL_ERROR
-from selection.error import Ends, Field, NoErrors, arrivals, exact_ends, solve
+from selection.error import Ends, NoErrors, arrivals, exact_ends
 from selection.frontier import Curve, percent, store_frontier
 from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS

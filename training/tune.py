@@ -18,9 +18,10 @@ from models.checkpoint.bound import BoundFileError
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import Plans, StoredPlan
+from models.field import Field
 from models.noise import noise
 from selection.candidates import TUNED_NFE
-from selection.error import Ends, Field, NoErrors, exact_ends
+from selection.error import Ends, NoErrors, exact_ends
 from selection.frontier import is_tuned, percent, read_frontier
 from selection.measure import add_tuned, measure, measure_solver
 from selection.tuning import Calibration, stock_weights, tune_grid, tune_plan

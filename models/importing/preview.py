@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from models.checkpoint.loading import Checkpoint, load
+from models.field import Field, solve
 from models.noise import noise
-from solvers import SolverSpec, Status, compile  # noqa: A004
-from solvers.integrate import integrate_indexed
+from solvers import SolverSpec, Status
 
 _SAMPLES = {True: 1000, False: 16}  # True for points in the plane
 _CHEAP = "heun2-10"
@@ -55,18 +55,9 @@ def _solver(checkpoint: Checkpoint) -> str:
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
-    takes, conditions = checkpoint.network_conditions, checkpoint.examples(count)
     start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype, centred=card.centred)
-
-    def velocity(x: torch.Tensor, t: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:
-        with torch.no_grad():
-            if takes is None:
-                return checkpoint.velocity(x, t)
-            rows = [tensor[torch.from_numpy(index)] for tensor in takes.unpack(conditions)]
-            return checkpoint.velocity(x, t, takes.pack(rows))
-
-    plan = compile(SolverSpec.parse(_solver(checkpoint)), start.dtype, checkpoint.plans)
-    solution = integrate_indexed(velocity, start, plan, step_ends=card.field.takes_ends)
+    field, spec = Field(checkpoint.velocity, checkpoint.examples(count)), SolverSpec.parse(_solver(checkpoint))
+    solution = solve(field, start, spec, plans=checkpoint.plans)
     with torch.no_grad():
         data = checkpoint.decoder.decode(solution.x)
     return data, solution.x, any(status is not Status.SUCCESS for status in solution.status)
