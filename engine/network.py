@@ -65,7 +65,6 @@ class ArenaNetwork:
         self.form = Form(checkpoint.velocity, reason="derivatives of the field need its torch module")
         self._constants: JobRows | None = None
         self._pull: RowCaller | None = None
-        self._kind = checkpoint.card.field
         self.event_shape, self.call = self._field(checkpoint, operation, sizes)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
         if self.call.limit == 1:
@@ -109,7 +108,7 @@ class ArenaNetwork:
         """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
         x = torch.zeros((rows, *self._row_shape), dtype=dtype, device=place)
-        t = self._kind.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
+        t = self.form.field.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
         conditions = [StoredRows(partial(_taken, tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
