@@ -171,10 +171,9 @@ def measure(
             that is not allowed.
     """
     card, sizes = checkpoint.card, dict(sizes or {})
-    if card.field.takes_ends:
+    if why := card.field.no_path:
         raise NoErrors(
-            "the model is a field of average velocity: it has no endpoint error, as there is no path to follow; "
-            "compare its samples with data: python -m training evaluate"
+            f"the model {why}: it has no endpoint error; compare its samples with data: python -m training evaluate"
         )
     if card.conditions and card.condition is None and conditions is None:
         assert card.request_conditions is not None  # noqa: S101  (it has conditions)

@@ -142,10 +142,8 @@ def _settings(
             f"{path}: --by-class needs a model trained with at least two class labels; fit it with --conditional or "
             "--label"
         )
-    if checkpoint.card.field.takes_ends:
-        raise UsageError(
-            f"{path} is a field of average velocity, which --by-class does not support; evaluate it without --by-class"
-        )
+    if why := checkpoint.card.field.no_path:
+        raise UsageError(f"{path} {why}: --by-class does not support that; evaluate it without --by-class")
     if not classes <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from {classes}, one per class, to 1000000")
     for guidance in guidances or ():

@@ -123,8 +123,8 @@ def tune(path: Path, options: TuningOptions, force: bool = False) -> Plans:
             be written.
     """
     checkpoint = open_checkpoint(path, "tune for")
-    if checkpoint.card.field.takes_ends:
-        raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
+    if why := checkpoint.card.field.no_path:
+        raise TrainingError(f"{path} {why} for a plan to approximate; sample it with steps of euler")
     condition = checkpoint.card.condition
     guided = condition is not None and condition.nullable
     facts = {text: options.facts(text, guided) for _, text in options.solvers()}

@@ -48,8 +48,8 @@ def preview(path: Path) -> list[str]:
 
 def _solver(checkpoint: Checkpoint) -> str:
     """Return the text of the solver: the declared one, that of the field, or one of few evaluations."""
-    card, kind = checkpoint.card, checkpoint.card.field
-    return card.authors_solver(card.typical) or (f"{kind.solver}-{kind.steps}" if kind.solver else _CHEAP)
+    card = checkpoint.card
+    return card.authors_solver(card.typical) or card.field.solver or _CHEAP
 
 
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:

@@ -137,14 +137,17 @@ class ModelVersion:
         return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{more}"
 
     @property
+    def no_path(self) -> str:
+        """Why its steps follow no path; empty if they do."""
+        return self.card.field.no_path and f"model {self.name!r} {self.card.field.no_path}"
+
+    @property
     def never_measured(self) -> str:
         """Why the model cannot have a frontier, and what to do without; empty if it can."""
-        if self.card.field.takes_ends:
-            return (
-                f"model {self.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
-                "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"
-            )
-        return ""
+        return self.no_path and (
+            f"{self.no_path}: it has no endpoint error, so no frontier; compare its samples with data (python -m "
+            "training evaluate), and name a solver, such as euler-4"
+        )
 
     @property
     def dtype(self) -> torch.dtype:

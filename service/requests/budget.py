@@ -120,7 +120,7 @@ def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings
     The gain is what the measured solvers leave to gain: plans of `TUNED_NFE` evaluations are learned, and one of them
     may keep the usual error.
     """
-    if model.card.field.takes_ends or model.card.bounds or (model.card.conditions and model.card.condition is None):
+    if model.never_measured or model.card.bounds or (model.card.conditions and model.card.condition is None):
         return ""  # they cannot be tuned
     if model.plans and model.plans.texts:
         return ""
