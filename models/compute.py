@@ -30,11 +30,8 @@ class Cast(Wrapper):
     def ask(self, network: VelocityField, x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
         """Evaluate float32 states with a half-precision field."""
         takes = getattr(self.network, "condition", None)
-        if takes is not None and condition is not None:  # those without a scale have their own dtypes
-            pairs = zip(takes.entries.values(), takes.unpack(condition), strict=True)
-            condition = takes.pack(
-                [tensor.to(self.compute) if entry.is_standardised else tensor for entry, tensor in pairs]
-            )
+        if takes is not None and condition is not None:
+            condition = takes.cast(condition, self.compute)
         return network(x.to(self.compute), t.to(self._times), condition).to(x.dtype)
 
 

@@ -473,6 +473,18 @@ class NamedConditions:
         """Return the condition made of these tensors."""
         return tensors[0] if self.single is not None else dict(zip(self.entries, tensors, strict=True))
 
+    def cast(self, condition: Condition, states: torch.dtype) -> Condition:
+        """Return a condition as the network takes it with states of another dtype; those without a scale stay."""
+        pairs = zip(self.entries.values(), self.unpack(condition), strict=True)
+        return self.pack([tensor.to(states) if entry.is_standardised else tensor for entry, tensor in pairs])
+
+
+def rows_at(condition: Condition, places: Tensor) -> Condition:
+    """Return the rows of a condition at these places (rows,)."""
+    if isinstance(condition, Tensor):
+        return condition[places]
+    return {name: tensor[places] for name, tensor in condition.items()}
+
 
 def one_condition(entry: NamedCondition | None) -> NamedConditions | None:
     """Return the conditions of a network that takes one, called `condition`; None for none."""

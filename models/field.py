@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.conditions import NamedConditions
+from models.conditions import NamedConditions, rows_at
 from models.guidance import guided
 from models.velocity import Condition, kind_of
 from solvers import SolverSpec
@@ -27,42 +26,32 @@ class Field:
 
     Attributes:
         velocity: called as velocity(x, t), or velocity(x, t, condition) with conditions.
-        conditions: one row for each sample, or None; by name, if the network takes them so.
-        takes: the conditioning of the model; needed for guidance, and for conditions by name.
+        conditions: one row for each sample, as the network takes them, or None.
+        takes: the conditioning of the model; needed for guidance, and for vectors in float64.
         guidance: strength of classifier-free guidance, one for all samples or one for each (n,); or None.
+        first: the row of sample 0.
     """
 
     velocity: Any
     conditions: Condition | None = None
     takes: NamedConditions | None = None
     guidance: float | Tensor | None = None
-
-    def since(self, first: int) -> Field:
-        """Return the field of the samples from index `first` on."""
-        return replace(self, conditions=self._each(lambda rows: rows[first:]))
+    first: int = 0
 
     def double(self) -> Field:
         """Return the field in float64, with conditions in the dtypes that it then takes."""
         velocity, conditions = copy.deepcopy(self.velocity).double(), self.conditions
-        if self.takes is not None and conditions is not None:
-            pairs = zip(self.takes.entries.values(), self.takes.unpack(conditions), strict=True)
-            conditions = self.takes.pack([rows.to(entry.network_dtype(torch.float64)) for entry, rows in pairs])
-        elif isinstance(conditions, Tensor) and conditions.is_floating_point():
-            conditions = conditions.double()
+        if conditions is not None and self.takes is not None:
+            conditions = self.takes.cast(conditions, torch.float64)
         return replace(self, velocity=velocity, conditions=conditions)
-
-    def _each(self, change: Any) -> Any:
-        if isinstance(self.conditions, Mapping):
-            return {name: change(rows) for name, rows in self.conditions.items()}
-        return None if self.conditions is None else change(self.conditions)
 
     def __call__(self, x: Tensor, t: Tensor, index: NDArray[np.int64]) -> Tensor:
         """Evaluate states x of the samples `index`."""
         if self.conditions is None:
             return self.velocity(x, t)
-        place = torch.from_numpy(index)
-        rows = self._each(lambda rows: rows[place])
-        if self.takes is None or (not isinstance(self.guidance, Tensor) and self.guidance in (None, 1)):
+        place = torch.from_numpy(index) + self.first
+        rows = rows_at(self.conditions, place)
+        if self.takes is None or self.guidance is None:
             return self.velocity(x, t, rows)
         strength = self.guidance[place].to(t.dtype) if isinstance(self.guidance, Tensor) else self.guidance
         return guided(self.velocity, self.takes, x, t, rows, t.new_ones(len(t)) * strength)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +134,14 @@ def _ends(field: Field, x0: Tensor, seconds: float, note: Progress) -> Tensor:
     if whole > seconds / 2:
         note(f"errors are measured on {_FEW} paths, as the exact ends of {len(x0)} could take {whole:.0f} s")
         return ends
-    return torch.cat([ends, exact_ends(field.since(_FEW), x0[_FEW:])])
+    return torch.cat([ends, exact_ends(replace(field, first=_FEW), x0[_FEW:])])
 
 
 def measure(
     checkpoint: Checkpoint,
     *,
-    conditions: Tensor | Mapping[str, NDArray[Any]] | None = None,
+    conditions: Tensor | None = None,
+    examples: Mapping[str, NDArray[Any]] | None = None,
     conditions_text: str = "",
     guidances: Sequence[float] = (1.0,),
     seconds: float = SECONDS,
@@ -154,9 +156,9 @@ def measure(
 
     Args:
         checkpoint: a checkpoint on the CPU.
-        conditions: conditions of a conditional model, repeated to the number of samples: as the network takes them, or
-            as requests give them, an array (examples, *shape) by name; by default every label in turn, or example
-            vectors.
+        conditions: labels or vectors as the network takes them, repeated to the number of samples; by default every
+            label in turn, or example vectors.
+        examples: conditions of any model as requests give them, an array (examples, *shape) by name; likewise.
         conditions_text: a description of the conditions.
         guidances: guidance strengths of a conditional model, one curve each.
         seconds: limit on the wall-clock time of all curves together, see `measure_curve`; the cheapest solvers come
@@ -175,15 +177,14 @@ def measure(
         raise NoErrors(
             f"the model {why}: it has no endpoint error; compare its samples with data: python -m training evaluate"
         )
-    if card.conditions and card.condition is None and conditions is None:
+    if card.conditions and card.condition is None and not examples:
         assert card.request_conditions is not None  # noqa: S101  (it has conditions)
         names = ", ".join(card.request_conditions.in_requests)
         raise NoErrors(
             f"the model takes conditions by name ({names}), and there are no examples of them; give some: --condition "
             "FILE.npz, with an array (examples, ...) for each name"
         )
-    examples = dict(conditions) if isinstance(conditions, Mapping) else {}
-    shape, sizes = _shape_of(card, sizes, examples)
+    shape, sizes = _shape_of(card, sizes, examples or {})
     samples = samples or (_SAMPLES if np.prod(shape) <= _LARGE else _FEW)
     x0 = noise(SEED, 0, samples, shape, checkpoint.dtype, free_places(card.event_shape), card.centred)
     takes = checkpoint.network_conditions
@@ -197,10 +198,9 @@ def measure(
         rows, takes = _rows_of(checkpoint, examples, samples)
     else:
         if conditions is None:
-            conditions = takes.unpack(takes.examples(samples, checkpoint.dtype))[0]
+            [conditions] = takes.unpack(takes.examples(samples, checkpoint.dtype))
             quantity = conditions.is_floating_point()
             conditions_text = "example vectors, not real ones" if quantity else "every label in turn"
-        assert isinstance(conditions, Tensor)  # noqa: S101
         rows = conditions[torch.arange(samples) % len(conditions)]
     if takes is not None and any(g != 1 for g in strengths) and not takes.nullable:
         raise NoErrors("the model was trained without a null condition, so it cannot be guided")
@@ -330,7 +330,7 @@ def run(path: Path, examples: Path | None = None, **options: Any) -> list[str]:
     checkpoint = load(path)
     notes = list[str]()
     if examples is not None:
-        options |= {"conditions": read_examples(examples), "conditions_text": f"the examples of {examples.name}"}
+        options |= {"examples": read_examples(examples), "conditions_text": f"the examples of {examples.name}"}
     frontier = measure(checkpoint, note=notes.append, **options)
     return [*lines(frontier), *notes, store_frontier(path, checkpoint.card, frontier)]
 

@@ -13,9 +13,8 @@ applying it to the velocity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,20 +109,20 @@ class DerivedField:
     rates: Callable[[Velocity, Tensor, Tensor], Tensor]
     examples: Callable[[Tensor], Tensor] = lambda noise: noise
 
-    def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+    def __call__(self, velocity: Callable[..., Tensor], x: Tensor, t: Tensor, *conditions: Tensor) -> Tensor:
         """Evaluate the field of a velocity; the rates of the constants are zeros.
 
         Args:
-            velocity: states (rows, *event), times (rows,) and, if given, conditions -> (rows, *event).
+            velocity: states (rows, *event), times (rows,) and conditions -> (rows, *event).
             x: (rows, width + constants).
             t: (rows,).
-            condition: one per row, or None.
+            conditions: one row each for every row of x.
 
         Returns:
             (rows, width + constants)
         """
         with torch.inference_mode(False), torch.no_grad():
-            rates = self.rates(_bound(velocity, condition), x.clone(), t.clone())
+            rates = self.rates(_bound(velocity, conditions), x.clone(), t.clone())
             return torch.cat((rates, rates.new_zeros(len(rates), self.constants)), dim=1)
 
 
@@ -171,23 +170,21 @@ def jacobian_field(event_shape: tuple[int, ...]) -> DerivedField:
     return DerivedField(width, width + 2, rates, examples)
 
 
-def pulled_rows(velocity: Callable[..., Tensor], rows: Tensor, t: Tensor, condition: Any = None) -> Tensor:
+def pulled_rows(velocity: Callable[..., Tensor], rows: Tensor, t: Tensor, *conditions: Tensor) -> Tensor:
     """Return rows [e J, 0] for rows [x, e], both (rows, 2, *event), with the Jacobian J = dv/dx at x.
 
     Args:
-        velocity, t, condition: see `DerivedField`.
+        velocity, t, conditions: see `DerivedField`.
         rows: states x, each followed by a direction e.
     """
     with torch.inference_mode(False), torch.no_grad():
         x, e = rows.clone().unbind(1)
-        _, pull = pullback(_bound(velocity, condition), x, t.clone())
+        _, pull = pullback(_bound(velocity, conditions), x, t.clone())
         product = pull(e)
         return torch.stack((product, torch.zeros_like(product)), dim=1)
 
 
-def _bound(velocity: Callable[..., Tensor], condition: Any) -> Velocity:
-    """Bind a copy of the condition to the velocity; autograd cannot use tensors that were made in inference mode."""
-    if condition is None:
-        return velocity
-    condition = {k: c.clone() for k, c in condition.items()} if isinstance(condition, Mapping) else condition.clone()
-    return lambda x, t: velocity(x, t, condition)
+def _bound(velocity: Callable[..., Tensor], conditions: Sequence[Tensor]) -> Velocity:
+    """Bind copies of the conditions to the velocity; autograd cannot use tensors that were made in inference mode."""
+    copies = [condition.clone() for condition in conditions]
+    return lambda x, t: velocity(x, t, *copies)

@@ -75,7 +75,8 @@ def row(path: Path, data_dir: Path | None) -> tuple[str, ...]:
     quality = evaluate(checkpoint.velocity, data, seed)
     x0 = noise(seed, 0, PRICED, checkpoint.card.event_of(), checkpoint.dtype)
     conditions = conditions_of(checkpoint, data, PRICED)
-    curve = measure_curve(Field(checkpoint.velocity, conditions), x0, seed=seed, seconds=math.inf)
+    field = Field(checkpoint.velocity, conditions, checkpoint.network_conditions)
+    curve = measure_curve(field, x0, seed=seed, seconds=math.inf)
     cost = price(checkpoint.velocity, x0, curve, conditions)
     reached = [f"{best[1]} (`{best[0]}`)" if best else "over 200" for best in cost.cheapest]
     share = f"{100 * astray(checkpoint, data):.1f} %" if checkpoint.card.condition is None else ""

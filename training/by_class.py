@@ -7,7 +7,7 @@ has seen. It is also sure of some pure noise, so the table has a row for noise a
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def evaluate_by_class(
             if spec == specs[0] and guidance is not None:
                 shown[f"guidance {guidance:g}"] = (ends, own)
     write(rows, names, out, checkpoint.decoder, shown)
-    record = {"judge": "scikit-learn MLPClassifier, hidden 256, 1,500 steps", "rows": [asdict(row) for row in rows]}
+    record = {"judge": "scikit-learn MLPClassifier, hidden 256, 1,500 steps", "rows": rows}
     keep(checkpoint, by_class=record)
     order = f"; pictures from the top: {', '.join(shown)}" if len(checkpoint.decoder.data_shape) > 1 else ""
     print(f"written to {out} and to {path / REPORT_FILE}{order}")

@@ -9,12 +9,13 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic_core import to_jsonable_python
 from torch import Tensor
 
 from models.checkpoint.bound import REPORT_FILE, BoundFileError, add_to_report, read_report
@@ -24,7 +25,7 @@ from models.noise import noise
 from models.shapes import sized
 from selection.choice import USUAL_ERROR
 from selection.error import Ends, NoErrors, arrivals, exact_ends
-from selection.frontier import Curve, percent, store_frontier
+from selection.frontier import percent, store_frontier
 from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS
 from solvers import SolverSpec, Status
@@ -87,14 +88,14 @@ def measure_published(
     say(f"measuring it for {seconds:g} s at most; it is published, so Ctrl-C loses nothing but numbers")
     try:
         checkpoint = open_checkpoint(folder)
-        quality, report = assess(checkpoint, data, seed, until, say, examples)
-        if quality is None:
+        if (judged := assess(checkpoint, data, seed, until, say, examples)) is None:
             return None
+        quality, report = judged
         if examples and (real := examples_of(data)):
             say(f"{len(real)} of the held-out samples are stored for its page; --no-examples stores none")
             keep(checkpoint, examples=real)
         with limited(checkpoint.velocity, until):
-            cost = _cost(checkpoint, data, seed, until, report, teacher, say)
+            cost = _cost(checkpoint, data, seed, until, not report.broken, teacher, say)
     except TimeUp:
         again = f"python -m training evaluate {folder}"
         say(f"not all was measured in {seconds:g} s; {again} takes as long as you give it")
@@ -102,7 +103,7 @@ def measure_published(
     if cost is not None:
         for line in cost.lines():
             say(line)
-        keep(checkpoint, price=cost.record())
+        keep(checkpoint, price=cost)
     return quality
 
 
@@ -121,7 +122,7 @@ def examples_of(data: DataSet) -> list[Any]:
 
 def assess(
     checkpoint: Checkpoint, data: DataSet, seed: int, until: float, say: Say, real: bool
-) -> tuple[Quality | None, SampleReport | None]:
+) -> tuple[Quality, SampleReport] | None:
     """Draw samples, compare them with held-out data, print and store the report; see `training.report`.
 
     Args:
@@ -133,7 +134,7 @@ def assess(
         real: whether the page of the report may show pictures of the held-out data.
 
     Returns:
-        Quality and report; both None if no sample reached t = 1, which is said.
+        Quality and report; None if no sample reached t = 1, which is said.
 
     Raises:
         TimeUp: no sample was done at `until` (of `time.monotonic`).
@@ -141,11 +142,11 @@ def assess(
     drawn = draw(checkpoint.velocity, data, seed, until=until)
     if len(drawn.states) < 2:
         say(f"WARNING: {drawn.failed} of {drawn.requested} samples did not reach t = 1; the network is not usable")
-        return None, None
+        return None
     quality, report = quality_of(drawn, data, seed), report_on(drawn, data, seed)
     for line in (*report.lines(), *quality.lines()):
         say(line)
-    keep(checkpoint, quality=asdict(quality), report=report.record())
+    keep(checkpoint, quality=quality, report=report.record())
     written = page(f"{checkpoint.card.name} v{checkpoint.path.name}", report, drawn, data, real)
     write_results(checkpoint.path, {PAGE_FILE: written.encode()})
     say(f"the whole report, with tables and pictures: {checkpoint.path / PAGE_FILE}")
@@ -153,33 +154,28 @@ def assess(
 
 
 def keep(checkpoint: Checkpoint, **parts: Any) -> None:
-    """Write parts of the report of a checkpoint.
+    """Write parts of the report of a checkpoint: what JSON can say, or dataclasses.
 
     Raises:
         TrainingError: the file cannot be written.
     """
     try:
-        add_to_report(checkpoint.path, checkpoint.card, parts)
+        add_to_report(checkpoint.path, checkpoint.card, to_jsonable_python(parts))
     except BoundFileError as error:
         raise TrainingError(str(error)) from None
 
 
 def _cost(
-    checkpoint: Checkpoint, data: DataSet, seed: int, until: float, report: SampleReport | None,
-    teacher: Teacher | None, say: Say,
-) -> Price | FewSteps | None:  # fmt: skip
-    """Measure frontier and price; no price is named for a model whose samples are not like the data."""
+    checkpoint: Checkpoint, data: DataSet, seed: int, until: float, good: bool, teacher: Teacher | None, say: Say
+) -> Price | FewSteps | None:
+    """Measure what a sample costs."""
     if teacher is not None:
         with limited(teacher.parent.velocity.to("cpu"), until):
             theirs = evaluate(teacher.velocity, data, seed)
         return few_steps(checkpoint.velocity, data, seed, teacher.parent.card.name, theirs)
     conditions = conditions_of(checkpoint, data, PRICED)
-    curve = frontier_of(checkpoint, conditions, data, (1.0,), _SOFT * (until - time.monotonic()), say)
-    if report is None or report.broken:
-        say("price: none is named, because the samples are not like the data, whatever they cost")
-        return None
     x0 = noise(0, 0, PRICED, checkpoint.card.event_of(), checkpoint.dtype)
-    return _price(checkpoint, x0, conditions, data, curve)
+    return _price(checkpoint, x0, conditions, data, (1.0,), _SOFT * (until - time.monotonic()), good, say)
 
 
 def conditions_of(checkpoint: Checkpoint, data: DataSet | None, samples: int) -> Tensor | None:
@@ -193,25 +189,29 @@ def conditions_of(checkpoint: Checkpoint, data: DataSet | None, samples: int) ->
     return condition.examples(samples, checkpoint.dtype, nulls=False)
 
 
-def frontier_of(
+def _price(
     checkpoint: Checkpoint,
+    x0: Tensor,
     conditions: Tensor | None,
     data: DataSet | None,
     guidances: Sequence[float],
     seconds: float,
+    good: bool = True,
     say: Say = print,
-) -> Curve | None:
-    """Measure the frontier and merge it into the stored one; return its curve without guidance, if it has one.
+) -> Price | None:
+    """Measure the frontier, merge it into the stored one, and read the price off its curve without guidance.
+
+    No price is named for a model whose samples are not like the data, or without this curve.
 
     Raises:
-        TrainingError: it cannot be measured or written.
+        TrainingError: the frontier cannot be measured or written.
     """
-    text = _of_data(data)
+    about = "those of unseen data" if data is not None and data.reference_conditions is not None else ""
     try:
         frontier = measure(
             checkpoint,
-            conditions=conditions if text else None,
-            conditions_text=text,
+            conditions=conditions if about else None,
+            conditions_text=about,
             guidances=guidances,
             seconds=seconds,
             until_error=USUAL_ERROR,  # then a budget for it has a solver
@@ -220,20 +220,11 @@ def frontier_of(
         say(f"frontier: {store_frontier(checkpoint.path, checkpoint.card, frontier)}")
     except (NoErrors, BoundFileError) as error:
         raise TrainingError(f"evaluate: {error}") from None
-    return frontier.curve(None)
-
-
-def _of_data(data: DataSet | None) -> str:
-    """Return what the frontier says of its conditions; empty if they are not those of data."""
-    return "those of unseen data" if data is not None and data.reference_conditions is not None else ""
-
-
-def _price(
-    checkpoint: Checkpoint, x0: Tensor, conditions: Tensor | None, data: DataSet | None, curve: Curve | None
-) -> Price | None:
-    if curve is None:
+    if not good:
+        say("price: none is named, because the samples are not like the data, whatever they cost")
+    if not good or (curve := frontier.curve(None)) is None:
         return None
-    rows, about = (None, "") if conditions is None else (conditions[:PRICED], _of_data(data))
+    rows = None if conditions is None else conditions[:PRICED]
     return price(checkpoint.velocity, x0[:PRICED], curve, rows, about)
 
 
@@ -312,11 +303,10 @@ def evaluate_checkpoint(
         ends, cost = None, None if data is None else few_steps(checkpoint.velocity, data, 0)
     else:
         try:
-            ends = Ends.of(exact_ends(Field(checkpoint.velocity, conditions), x0))
+            ends = Ends.of(exact_ends(Field(checkpoint.velocity, conditions, checkpoint.network_conditions), x0))
         except NoErrors as error:
             raise TrainingError(f"evaluate: {error}") from None
-        curve = frontier_of(checkpoint, conditions, data, guidances, seconds)
-        cost = _price(checkpoint, x0, conditions, data, curve)
+        cost = _price(checkpoint, x0, conditions, data, guidances, seconds)
     rows = [_measure(checkpoint, spec, x0, conditions, ends, data) for spec in specs]
     chance = None if data is None else swd_by_chance(data.second_reference[:samples], data.reference[:samples])
     print(_table(rows, chance, note), *(cost.lines() if cost else ()), sep="\n")
@@ -326,8 +316,8 @@ def evaluate_checkpoint(
         "reference": None if ends is None else REFERENCE,
         "swd_chance": chance,
         "note": note or None,
-        "solvers": [asdict(row) for row in rows],
-        "price": cost.record() if cost else None,
+        "solvers": rows,
+        "price": cost,
     }
     keep(checkpoint, evaluation=record)
     print(f"written to {out} and to {path / REPORT_FILE}")
@@ -378,5 +368,5 @@ def _write(rows: Sequence[SolverRow], out: Path, title: str) -> None:
     axes.legend()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
-    table = csv_of([asdict(rows[0]), *(asdict(row).values() for row in rows)])
+    table = csv_of([vars(rows[0]), *(vars(row).values() for row in rows)])
     write_results(out, {"evaluation.csv": table, "evaluation.png": picture.getvalue()})

@@ -5,8 +5,7 @@ number grows. Instead, its samples are compared with data, and with samples of t
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +59,6 @@ class Price:
             f"dopri5@1e-5 takes {self.dopri5_nfe:.1f} NFE; paths are {self.straightness:.3f} times as long as straight "
             f"ones (bend {self.bend:.3f}); stiffness {self.stiffness:.3g}"
         )
-
-    def record(self) -> dict[str, Any]:
-        """Return the price as JSON-ready data."""
-        return {**asdict(self), "cheapest": [None if best is None else list(best) for best in self.cheapest]}
 
 
 def price(velocity: nn.Module, x0: Tensor, curve: Curve, conditions: Tensor | None = None, about: str = "") -> Price:
@@ -124,6 +119,7 @@ class FewSteps:
     """Sample quality by steps.
 
     Attributes:
+        kind: tells it from a `Price` in a report.
         swd: sliced Wasserstein-1 distance of samples to real data, for each number of steps of `euler`, which is also
             the NFE.
         swd_real: the same between two sets of real data: the noise floor.
@@ -134,6 +130,7 @@ class FewSteps:
         parent_solver: the solver, with its tolerance.
     """
 
+    kind: str = field(default="few_steps", init=False)
     swd: dict[int, float]
     swd_real: float
     samples: int
@@ -150,10 +147,6 @@ class FewSteps:
             cost = f"{self.parent_nfe:.1f} NFE ({self.parent_solver})"
             yield f"its parent {self.parent}: SWD {self.parent_swd:.4f} at {cost}"
 
-    def record(self) -> dict[str, Any]:
-        """Return the price JSON-ready."""
-        return {"kind": "few_steps", **asdict(self), "swd": {str(steps): swd for steps, swd in self.swd.items()}}
-
 
 def few_steps(network: Velocity, data: DataSet, seed: int, parent: str = "", theirs: Quality | None = None) -> FewSteps:
     """Measure a field of average velocity on the CPU, and add its parent's quality, measured with the same seed.
@@ -163,7 +156,9 @@ def few_steps(network: Velocity, data: DataSet, seed: int, parent: str = "", the
     """
     qualities = {steps: evaluate(network, data, seed, SolverSpec("euler", steps)) for steps in STEPS}
     first = qualities[STEPS[0]]
-    price = FewSteps({steps: quality.swd for steps, quality in qualities.items()}, first.swd_real, first.samples)
+    swds = {steps: quality.swd for steps, quality in qualities.items()}
     if theirs is None:
-        return price
-    return replace(price, parent=parent, parent_swd=theirs.swd, parent_nfe=theirs.nfe_mean, parent_solver=theirs.solver)
+        return FewSteps(swds, first.swd_real, first.samples)
+    return FewSteps(
+        swds, first.swd_real, first.samples, parent, theirs.swd, parent_nfe=theirs.nfe_mean, parent_solver=theirs.solver
+    )

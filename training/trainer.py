@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from models.conditions import ONE
 from models.network import Network
 from training import draws
 from training.config import Recipe
@@ -229,9 +230,8 @@ class Trainer:
             return conditions
         chance = draws.generator(self.recipe.seed, DrawPurpose.DROPOUT, self.step).random(len(conditions))
         dropped = torch.from_numpy(chance < self.recipe.dropout).to(self.device)
-        nulls = config.nulls(len(conditions), x.dtype, self.device)
-        assert isinstance(nulls, Tensor)  # noqa: S101  (networks trained here have one condition)
-        return torch.where(dropped.reshape(-1, *([1] * (conditions.ndim - 1))), nulls, conditions)
+        null = config.null_of(ONE, x.dtype).to(self.device)
+        return torch.where(dropped.reshape(-1, *([1] * (conditions.ndim - 1))), null, conditions)
 
     def _validate(self) -> None:
         """Measure the held-out loss if it is due, of the weights that would be published; keep the best if asked to."""

@@ -279,14 +279,14 @@ def paths_of(
     """
     card, dtype = checkpoint.card, checkpoint.dtype
     x0 = noise(seed, first, samples, card.event_of(), dtype)
-    condition, field = card.condition, Field(checkpoint.velocity)
+    condition, field = card.condition, Field(checkpoint.velocity, takes=checkpoint.network_conditions)
     if condition is not None:
         field = replace(field, conditions=condition.examples(samples, dtype, nulls=False))
         if condition.nullable:
             # Classes repeat in turn; strengths must not repeat with them.
             pairs = torch.from_numpy(np.random.default_rng(0).permutation(samples))
             strengths = torch.tensor(np.resize(guidance, samples), dtype=dtype)[pairs]
-            field = replace(field, takes=card.network_conditions, guidance=strengths)
+            field = replace(field, guidance=strengths)
     ends = exact_ends(field, x0, _TIGHT, progress=sys.stderr.isatty())
     if not ends.isfinite().all():
         raise TrainingError(f"{checkpoint.path}: some paths do not reach t = 1, so it cannot be tuned")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models.conditions import NamedConditions
 from models.decoder import Decoder, DecoderConfig
-from models.forms.rows import best_rows
+from models.forms.rows import limit_rows
 from models.importing.files import ForeignError
 from models.importing.programs import ExportedProgram, Stated, read_function
 from models.messages import explain, first_line
@@ -104,14 +104,12 @@ def _from_program(
     program = read_function(file, ["data"], ["x"])
     _check_states(file, program, event_shape, axes)
     of_states = {axis: axes[axis] for axis in free_axes(event_shape)}
-    tensors = program.tensors
     with _runs(file):
-        config = FunctionConfig.model_validate(program.config)
+        function = Function.with_tensors(FunctionConfig.model_validate(program.config), program.tensors)
         data: Any = program.results["data"]
         if not data:
             raise ForeignError(f"{file}: returns data of the shape {data}; each sample must have its own data")
         if None in data:
-            function = _function(config, tensors)
 
             def shape_at(sizes: Mapping[str, int]) -> tuple[int, ...]:
                 x = noise(0, 0, _TRIAL_ROWS, sized(event_shape, sizes), dtype)
@@ -119,9 +117,9 @@ def _from_program(
                     return tuple(function({"x": x})["data"].shape[1:])
 
             data = data_sizes(file, shape_at, of_states)
-        config = _called_as_pays(config, tensors, {"x": (event_shape, dtype)}, of_states)
+        _limit_rows(function, {"x": (event_shape, dtype)}, of_states)
         shape = tuple(options.get("data_shape", data))
-        decoder = Decoder.from_program(config, tensors, tuple(event_shape), shape, options.get("clip"))
+        decoder = Decoder.from_program(function, tuple(event_shape), shape, options.get("clip"))
     decoder.eval().requires_grad_(False)
     with _runs(file):
         for sizes in trial_sizes(of_states):
@@ -226,28 +224,13 @@ def _check_states(file: Path, program: ExportedProgram, event_shape: Shape, axes
             )
 
 
-def _function(config: FunctionConfig, tensors: Mapping[str, Tensor]) -> Function:
-    with torch.device("meta"):
-        function = Function(config)
-    function.load_state_dict({f"data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
-    return function
-
-
-def _called_as_pays(
-    config: FunctionConfig,
-    tensors: Mapping[str, Tensor],
-    inputs: Mapping[str, tuple[Shape, torch.dtype]],
-    axes: Mapping[str, FreeAxis],
-) -> FunctionConfig:
-    """Return the config, with the most rows of a call on a CPU (see `best_rows`)."""
-    if config.rows[0] > 1 or config.rows == (1, 1):
-        return config
-    function = _function(config, tensors)
-
+def _limit_rows(
+    function: Function, inputs: Mapping[str, tuple[Shape, torch.dtype]], axes: Mapping[str, FreeAxis]
+) -> None:
     def call(*arguments: Tensor) -> Tensor:
         return next(iter(function(dict(zip(inputs, arguments, strict=True))).values()))
 
-    return config.model_copy(update={"cpu_rows": best_rows(call, list(inputs.values()), axes)})
+    limit_rows(function, call, list(inputs.values()), axes)
 
 
 def read_prelude(
@@ -306,11 +289,9 @@ def make_prelude(
     except ValueError as error:
         raise ForeignError(f"{file}: {error}") from None
     inputs = {name: (entry.shape, entry.network_dtype(dtype)) for name, entry in card.conditions.items()}
-    function = _called_as_pays(card.program, program.tensors, inputs, requested.axes)
-    with torch.device("meta"):
-        prelude = Prelude(card.model_copy(update={"program": function}))
-    tensors = {f"program.data_{name}": tensor for name, tensor in program.tensors.items()}
-    prelude.load_state_dict(tensors, assign=True)
+    function = Function.with_tensors(card.program, program.tensors)
+    _limit_rows(function, inputs, requested.axes)
+    prelude = Prelude(card.model_copy(update={"program": function.config}), function)
     prelude.eval().requires_grad_(False)
     with _runs(file):
         with torch.no_grad():

@@ -15,7 +15,7 @@ from models.checkpoint.saving import save
 from models.checkpoint.weights import finite
 from models.compute import HALVES, Cast, missing_instructions, to_half
 from models.conditions import NamedCondition, NamedConditions
-from models.forms.rows import best_rows
+from models.forms.rows import limit_rows
 from models.importing.declared import Declared
 from models.importing.detection import detect, start_slope
 from models.importing.files import ForeignError, read_tensors
@@ -209,7 +209,7 @@ def _store(
             time = declared.card()
             lines = declared.report(time, start_slope(field, event, dtype, time))
         else:
-            time, lines = declared.resolve(detect(field, event, dtype))
+            time, lines = declared.resolve(*detect(field, event, dtype))
         mixing = find_mixing(called, event, dtype, condition=takes, compute=HALVES.get(compute or ""))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ForeignError(f"the network cannot be evaluated: {first_line(error)}") from None
@@ -266,10 +266,6 @@ def _check_centred(
 
 def _rows(network: Program, called: nn.Module, bounds: Mapping[str, FreeAxis], dtype: torch.dtype) -> list[str]:
     """Decide how many rows of a program a CPU calls at once; return a line for the user."""
-    if network.rows[0] > 1:
-        return []
-    if network.rows == (1, 1):
-        return ["rows: one network call each"]
     takes = network.condition
     inputs = [(network.event_shape, dtype), (tuple(network.field.times(torch.empty(1)).shape[1:]), dtype)]
     inputs += [(entry.shape, entry.network_dtype(dtype)) for entry in (takes.entries.values() if takes else ())]
@@ -277,9 +273,11 @@ def _rows(network: Program, called: nn.Module, bounds: Mapping[str, FreeAxis], d
     def call(x: Tensor, t: Tensor, *conditions: Tensor) -> Tensor:
         return called(x, t) if takes is None else called(x, t, takes.pack(conditions))
 
-    rows = best_rows(call, inputs, bounds)
-    network.config = network.config.model_copy(update={"cpu_rows": rows})
-    return ["rows: one network call each on a CPU, as a row costs hardly less in a batch"] if rows == 1 else []
+    limit_rows(network, call, inputs, bounds)
+    if network.rows == (1, 1):
+        return ["rows: one network call each"]
+    alone = network.cpu_rows == 1
+    return ["rows: one network call each on a CPU, as a row costs hardly less in a batch"] if alone else []
 
 
 def _half(network: Network, declared: Declared) -> tuple[Literal["bfloat16", "float16"] | None, list[str]]:

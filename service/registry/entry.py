@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from models.repository import Signature
 from service.errors import Kind, ProblemError
@@ -17,11 +17,6 @@ RETRY_S = 1.0
 """Seconds after which a request retries a version that failed to load, without waiting for the next refresh."""
 
 _LONGEST_S = 60.0
-
-_NOTHING = dict.fromkeys(
-    ("version", "dtype", "event_shape", "data_shape", "axes", "deterministic", "path", "compute", "field", "sampling")
-) | {"tuned": [], "tuned_fault": "", "conditions": {}}
-"""The line of a model of which no version was loaded yet."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +48,14 @@ class VersionState:
     Attributes:
         model: the version, while it is in memory.
         by_number: whether a request for this version loaded it, so that it stays beside the current one.
-        facts: its line in the list and its full description, from when it was last in memory.
+        facts: its description, from when it was last in memory.
         fault: why it cannot be loaded, or why its changed files are left alone.
         signature: its files as they were when it was last tried; None if it is to be tried.
     """
 
     model: ModelVersion | None = None
     by_number: bool = False
-    facts: tuple[dict[str, Any], dict[str, Any]] | None = None
+    facts: dict[str, Any] | None = None
     fault: LoadFault | None = None
     signature: Signature | None = None
 
@@ -90,7 +85,7 @@ class ModelEntry:
     def with_state(self, version: int, **changes: Any) -> Self:
         """With these members of a version's state."""
         if (model := changes.get("model")) is not None:
-            changes["facts"] = model.summary(), model.describe()
+            changes["facts"] = model.describe()
         return replace(self, states={**self.states, version: replace(self.state(version), **changes)})
 
     def with_fault(self, version: int, reason: str, now: float, transient: bool = False) -> Self:
@@ -139,8 +134,8 @@ class ModelEntry:
         return self.current is None and any(version not in self.broken for version in self.versions)
 
     @property
-    def status(self) -> str:
-        """`served`, `loading` or `unavailable`."""
+    def status(self) -> Literal["served", "loading", "unavailable"]:
+        """Whether requests are answered; `loading` if some version was not tried yet."""
         return "served" if self.current is not None else "loading" if self.pending else "unavailable"
 
     @cached_property
@@ -172,36 +167,6 @@ class ModelEntry:
         wait = max(1, math.ceil(fault.again_at - now))
         detail += f"; it will be tried again in {wait} s"
         return ProblemError(Kind.NOT_READY, detail, retry_after_s=wait)
-
-    def summary(self) -> dict[str, Any]:
-        """The line of ``GET /v1/models``."""
-        facts = None if self.current is None else self.state(self.current).facts
-        return {
-            "name": self.name,
-            "status": self.status,
-            "fallback_from": self.fallback_from,
-            "loaded": self.current in self.loaded,
-            **(_NOTHING if facts is None else facts[0]),
-        }
-
-    def describe(self) -> dict[str, Any]:
-        """The response of ``GET /v1/models/{name}``."""
-        return {
-            "name": self.name,
-            "status": self.status,
-            "serving": self.current,
-            "fallback_from": self.fallback_from,
-            "versions": self.versions,
-            "served": [
-                {**state.facts[1], "loaded": state.model is not None}
-                | ({} if state.model is None else state.model.measured())
-                for state in self.states.values()
-                if state.facts is not None and state.answers
-            ],
-            "unavailable": [
-                {"version": version or None, "reason": fault.reason} for version, fault in self.broken.items()
-            ],
-        }
 
 
 class Changes(NamedTuple):

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -51,6 +50,7 @@ class Registry:
     Attributes:
         repository: the folder of the models.
         complete: whether every model has been tried once, so that a model without an answering version has a reason.
+        passed_over: path and reason of each entry of the repository that is not a model.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Registry:
         self.repository = Repository(settings.models_dir)
         self._table: dict[str, ModelEntry] = {}  # replaced, never changed
         self._leaving: list[tuple[ModelVersion, Signature | None]] = []  # unloaded with leases out, and their files
-        self._passed_over: list[tuple[str, str]] = []
+        self.passed_over: list[tuple[str, str]] = []
         self._loads, self.complete = Loads(), False
         try:
             self.repository.names()
@@ -81,10 +81,10 @@ class Registry:
         if self._table:
             return
         what = f"the model repository {self.repository.root}"
-        if not self._passed_over:
+        if not self.passed_over:
             raise StartError(f"{what} is empty; run `make models`, or set PATHLINE_MODELS_DIR")
-        named = "; ".join(f"{path}: {reason}" for path, reason in self._passed_over[:_MAX_NAMED])
-        more = len(self._passed_over) - _MAX_NAMED
+        named = "; ".join(f"{path}: {reason}" for path, reason in self.passed_over[:_MAX_NAMED])
+        more = len(self.passed_over) - _MAX_NAMED
         raise StartError(f"{what} has no model: {named}" + (f"; and {more} more" if more > 0 else ""))
 
     def load_all(self) -> None:
@@ -121,11 +121,6 @@ class Registry:
     def pending(self) -> list[str]:
         """Return the names of models without an answering version yet, but with an untried one."""
         return [entry.name for entry in self.entries() if entry.pending]
-
-    def passed_over(self) -> dict[str, Any]:
-        """Return the members of ``GET /v1/models`` about entries of the repository that are not models."""
-        shown = [{"path": path, "reason": reason} for path, reason in self._passed_over[:MAX_PASSED_OVER]]
-        return {"passed_over": shown, "more_passed_over": len(self._passed_over) - len(shown)}
 
     def entry(self, name: str) -> ModelEntry:
         """Return the entry of a model; raise a 404 for an unknown name."""
@@ -245,9 +240,9 @@ class Registry:
     def _scan(self) -> list[str]:
         """List the models, so that their names are known before the first is loaded."""
         names = self.repository.names()
-        before = self._passed_over
-        self._passed_over = [(self.repository.within(path), why) for path, why in self.repository.passed_over()]
-        new = [odd for odd in self._passed_over if odd not in before]
+        before = self.passed_over
+        self.passed_over = [(self.repository.within(path), why) for path, why in self.repository.passed_over()]
+        new = [odd for odd in self.passed_over if odd not in before]
         for path, reason in new[:MAX_PASSED_OVER]:
             _log.warning("%s: %s", path, reason)
         if len(new) > MAX_PASSED_OVER:

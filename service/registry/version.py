@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import shlex
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -125,29 +124,10 @@ class ModelVersion:
             _log.warning("model %s version %d is served without its tuned plans: %s", self.name, self.version, fault)
         return replace(self, plans=plans, plans_fault=fault, plans_signature=signature)
 
-    def measured_by(self, models_dir: Path) -> str:
-        """Return the command that measures the frontier, at the sizes of this request, or at N where it has none."""
-        free = free_axes(self.card.event_shape)
-        sizes = dict.fromkeys(free, "N") | {axis: size for axis, size in self.sizes if axis in free}
-        more = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
-        if self.card.conditions and self.card.condition is None:
-            takes = self.card.request_conditions
-            names = ", ".join(takes.in_requests) if takes else ""
-            more += f" --condition FILE.npz (examples of its conditions: an array for each of {names})"
-        return f"python -m models measure {shlex.quote(str(models_dir / self.name / str(self.version)))}{more}"
-
     @property
     def no_path(self) -> str:
         """Why its steps follow no path; empty if they do."""
         return self.card.field.no_path and f"model {self.name!r} {self.card.field.no_path}"
-
-    @property
-    def never_measured(self) -> str:
-        """Why the model cannot have a frontier, and what to do without; empty if it can."""
-        return self.no_path and (
-            f"{self.no_path}: it has no endpoint error, so no frontier; compare its samples with data (python -m "
-            "training evaluate), and name a solver, such as euler-4"
-        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -212,8 +192,11 @@ class ModelVersion:
         return encode, inverse.log_volume
 
     def describe(self) -> dict[str, Any]:
-        """Return the members of ``GET /v1/models/{name}`` about this version."""
-        card = self.card.model_dump(mode="json")
+        """Return what `GET /v1/models` and `GET /v1/models/{name}` tell about this version.
+
+        A label or a vector is the condition called `condition`.
+        """
+        card, conditions = self.card.model_dump(mode="json"), self.card.request_conditions
         if self.card.architecture.name == PROGRAM:  # readers do not need thousands of steps
             config = card["architecture"]["config"]
             config["steps"], config["tensors"] = len(config["steps"]), len(config["tensors"])
@@ -221,12 +204,24 @@ class ModelVersion:
             card["prelude"]["program"] = self.card.prelude.program.brief()
         if self.card.decoder.program is not None:
             card["decoder"]["program"] = self.card.decoder.program.brief()
+        entries = {} if conditions is None else {name: conditions.entries[name] for name in conditions.in_requests}
         return {
             "version": self.version,
             "checkpoint": self.digest,
+            "dtype": self.card.dtype,
+            "event_shape": self.card.event_shape,
+            "data_shape": self.card.data_shape,
+            "axes": {name: {**dict(axis), "min": axis.smallest} for name, axis in self.card.bounds.items()},
+            "deterministic": self.deterministic,
+            "path": self.path,
             "path_reason": self.path_reason,
+            "compute": self.half or self.card.dtype,
+            "field": self.card.field,
+            "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
+            "conditions": {name: entry.model_dump(mode="json") for name, entry in entries.items()},
+            "tuned": [] if self.plans is None else self.plans.texts,
+            "tuned_fault": self.plans_fault,
             **self.measured(),
-            **self._common(),
             "card": card,
         }
 
@@ -243,32 +238,6 @@ class ModelVersion:
             "frontier": self.frontier_file.now()[0] is not None,
             "report": report.get("words", []) if isinstance(report, dict) else [],
             "examples": parts.get("examples", []),
-        }
-
-    def summary(self) -> dict[str, Any]:
-        """Return the entry of this version in ``GET /v1/models``."""
-        return {
-            "version": self.version,
-            "dtype": self.card.dtype,
-            "event_shape": self.card.event_shape,
-            "data_shape": self.card.data_shape,
-            "axes": {name: {**dict(axis), "min": axis.smallest} for name, axis in self.card.bounds.items()},
-            "compute": self.half or self.card.dtype,
-            "field": self.card.field,
-            "sampling": None if self.card.sampling is None else self.card.sampling.model_dump(),
-            **self._common(),
-        }
-
-    def _common(self) -> dict[str, Any]:
-        """The members of both; a label or a vector is the condition called `condition`."""
-        conditions = self.card.request_conditions
-        entries = {} if conditions is None else {name: conditions.entries[name] for name in conditions.in_requests}
-        return {
-            "deterministic": self.deterministic,
-            "path": self.path,
-            "tuned": [] if self.plans is None else self.plans.texts,
-            "tuned_fault": self.plans_fault,
-            "conditions": {name: entry.model_dump(mode="json") for name, entry in entries.items()},
         }
 
 

@@ -39,7 +39,7 @@ def choices(request: SampleRequest, model: ModelVersion, settings: Settings) -> 
     except NoneFits as error:
         strength = request.guidance
         guidance = f" --guidance {strength:g}" if isinstance(strength, float | int) and strength != 1 else ""
-        command = f"{model.measured_by(settings.models_dir)}{guidance}"
+        command = f"{measured_by(model, settings)}{guidance}"
         more = "" if evidence.curve.complete else f"; not all were measured, and this measures the others: {command}"
         if not measured([evidence]):
             more = f"; name a solver, or have others measured: {command}"
@@ -65,11 +65,35 @@ def _check_alone(request: SampleRequest) -> None:
         )
 
 
+def measured_by(model: ModelVersion, settings: Settings) -> str:
+    """Return the command that measures the frontier, at the sizes of this request, or at N where it has none."""
+    free = free_axes(model.card.event_shape)
+    sizes = dict.fromkeys(free, "N") | {axis: size for axis, size in model.sizes if axis in free}
+    more = "".join(f" --shape {axis}={size}" for axis, size in sizes.items())
+    if model.card.conditions and model.card.condition is None:
+        takes = model.card.request_conditions
+        names = ", ".join(takes.in_requests) if takes else ""
+        more += f" --condition FILE.npz (examples of its conditions: an array for each of {names})"
+    return f"python -m models measure {_folder(model, settings)}{more}"
+
+
+def never_measured(model: ModelVersion) -> str:
+    """Why the model cannot have a frontier, and what to do without; empty if it can."""
+    return model.no_path and (
+        f"{model.no_path}: it has no endpoint error, so no frontier; compare its samples with data (python -m training "
+        "evaluate), and name a solver, such as euler-4"
+    )
+
+
+def _folder(model: ModelVersion, settings: Settings) -> str:
+    return shlex.quote(str(settings.models_dir / model.name / str(model.version)))
+
+
 def stored(request: Subject, model: ModelVersion, settings: Settings) -> tuple[Evidence | None, str]:
     """Return the stored measurements that apply to a request; if there are none, why, and what to do."""
-    command = model.measured_by(settings.models_dir)
-    if model.never_measured:
-        return None, model.never_measured
+    command = measured_by(model, settings)
+    if never := never_measured(model):
+        return None, never
     frontier, fault = model.frontier_file.now()
     name = f"the frontier of model {model.name!r}"
     if frontier is None:
@@ -110,7 +134,7 @@ def unmeasured(evidence: Evidence, model: ModelVersion, settings: Settings) -> s
     missing = [text for text in model.plans.texts if text not in texts] if model.plans else []
     if not missing:
         return ""
-    command = model.measured_by(settings.models_dir)
+    command = measured_by(model, settings)
     return f"{', '.join(missing)} of this model cannot be chosen until measured: {command}"
 
 
@@ -120,13 +144,13 @@ def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings
     The gain is what the measured solvers leave to gain: plans of `TUNED_NFE` evaluations are learned, and one of them
     may keep the usual error.
     """
-    if model.never_measured or model.card.bounds or (model.card.conditions and model.card.condition is None):
+    if model.no_path or model.card.bounds or (model.card.conditions and model.card.condition is None):
         return ""  # they cannot be tuned
     if model.plans and model.plans.texts:
         return ""
     calls = TUNING_CALLS * sum(TUNED_NFE)
     spent = model.pace(calls, calls * TUNING_ROWS, TUNING_ROWS, Priority.BULK, model.sizes)
-    command = f"python -m training tune {shlex.quote(str(settings.models_dir / model.name / str(model.version)))}"
+    command = f"python -m training tune {_folder(model, settings)}"
     least, most, error = TUNED_NFE[0], TUNED_NFE[-1], percent(USUAL_ERROR)
     duration = f"{max(1, round(spent / 60))} min" if spent >= 60 else f"{max(1, round(spent))} s"
     text = f"no plans were tuned for this model; {command} learns some of {least} to {most} NFE in about {duration}"

@@ -90,12 +90,12 @@ async def frontier(request: Request, name: ModelName, version: FrontierVersion =
     """Show the frontier of a model: the cost and the endpoint error of each measured solver."""
     service = service_of(request)
     with await service.lease(name, version) as model:
-        if model.never_measured:
-            raise ProblemError(Kind.NO_FRONTIER, model.never_measured)
+        if never := budget.never_measured(model):
+            raise ProblemError(Kind.NO_FRONTIER, never)
         stored, fault = model.frontier_file.now()
         if stored is None:
             why = f"cannot be used: {fault}" if fault else "was not measured"
-            command = model.measured_by(service.settings.models_dir)
+            command = budget.measured_by(model, service.settings)
             detail = f"the frontier of model {model.name!r} version {model.version} {why}; measure it with: {command}"
             raise ProblemError(Kind.NO_FRONTIER, detail)
         curves: list[Any] = []

@@ -12,8 +12,10 @@ from models.repository import RepositoryError
 from service.errors import Kind, ProblemError
 from service.http.access import require_admin
 from service.openapi import ADMIN, CATALOGUE, ModelName, Router
+from service.registry.entry import ModelEntry
+from service.registry.registry import MAX_PASSED_OVER
 from service.requests.members import described
-from service.responses.schemas import ModelBody, ModelListBody, Reloaded, SolverList, Unloaded
+from service.responses.schemas import ModelBody, ModelListBody, ModelSummary, Reloaded, SolverList, Unloaded
 from service.state import Service, service_of
 from solvers import catalogue
 from solvers.grids import GRIDS
@@ -21,6 +23,12 @@ from solvers.spec import parameters
 
 router = Router(tags=[CATALOGUE])
 admin = Router(tags=[ADMIN])
+
+_NOTHING = dict.fromkeys(ModelSummary.__annotations__) | {"conditions": {}, "tuned": [], "tuned_fault": ""}
+"""The line of a model of which no version was loaded yet."""
+
+_OF_CARD = ("dtype", "event_shape", "data_shape", "axes", "compute", "field", "sampling")
+"""Members of the line that are not in descriptions, which have the card."""
 
 _REFUSALS = (Kind.UNAUTHORIZED, Kind.FORBIDDEN, Kind.DRAINING, Kind.NOT_READY)
 
@@ -71,18 +79,52 @@ async def models(request: Request) -> ModelListBody:
     """List all models with status, version and shapes, trainings that run, and entries that are not models."""
     registry = service_of(request).registry
     training = await asyncio.to_thread(registry.repository.training)
-    listed: Any = {
-        "models": [entry.summary() for entry in registry.entries()],
+    passed_over = registry.passed_over
+    return {
+        "models": [summary(entry) for entry in registry.entries()],
         "training": [{"name": name, "left_s": left_s} for name, left_s in training],
+        "passed_over": [{"path": path, "reason": reason} for path, reason in passed_over[:MAX_PASSED_OVER]],
+        "more_passed_over": max(0, len(passed_over) - MAX_PASSED_OVER),
     }
-    return listed | registry.passed_over()
+
+
+def summary(entry: ModelEntry) -> ModelSummary:
+    """The line of a model, about the version that answers."""
+    facts = {} if entry.current is None else entry.state(entry.current).facts or {}
+    line: Any = {member: facts.get(member, nothing) for member, nothing in _NOTHING.items()}
+    return line | {
+        "name": entry.name,
+        "status": entry.status,
+        "fallback_from": entry.fallback_from,
+        "loaded": entry.current in entry.loaded,
+    }
 
 
 @router.read("/v1/models/{name}", "Describe a model", Kind.UNKNOWN_MODEL, Kind.INVALID)
 def model(request: Request, name: ModelName) -> ModelBody:
     """Describe one model: its versions, the cards of served versions, and why others are unavailable."""
-    description: Any = service_of(request).registry.entry(name).describe()
-    return description
+    return describe(service_of(request).registry.entry(name))
+
+
+def describe(entry: ModelEntry) -> ModelBody:
+    """The description of a model; what is measured is read from the disk, unless the version must be loaded first."""
+    answers = [state for state in entry.states.values() if state.facts is not None and state.answers]
+    return {
+        "name": entry.name,
+        "status": entry.status,
+        "serving": entry.current,
+        "fallback_from": entry.fallback_from,
+        "versions": entry.versions,
+        "served": [
+            {member: fact for member, fact in (state.facts or {}).items() if member not in _OF_CARD}
+            | {"loaded": state.model is not None}
+            | ({} if state.model is None else state.model.measured())
+            for state in answers
+        ],
+        "unavailable": [
+            {"version": version or None, "reason": fault.reason} for version, fault in entry.broken.items()
+        ],
+    }
 
 
 @router.read("/v1/solvers", "List solvers")

@@ -180,7 +180,7 @@ def _measure(context: Context, model: Model) -> Results:
         "held_out_loss": float(np.mean(held_out.losses(_Plain(network), {}))),
         "swd": quality.swd,
         "swd_real": quality.swd_real,
-        **cost.record(),
+        **vars(cost),
     }
 
 

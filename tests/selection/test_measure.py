@@ -339,7 +339,7 @@ def test_a_stored_null_and_one_with_a_free_axis_are_guided(tmp_path: Path, monke
     random = np.random.default_rng(0)
     examples = {"text": random.normal(size=(5, 3, 4)), "label": np.arange(5), "mask": np.ones((5, 3), bool)}
     examples |= {"image": np.zeros((5, 3, 2, 2), "uint8"), "strength": np.ones(5)}
-    frontier = measure(checkpoint, conditions=examples, samples=64, seconds=1e9, guidances=[0, 1, 2])
+    frontier = measure(checkpoint, examples=examples, samples=64, seconds=1e9, guidances=[0, 1, 2])
     assert [curve.guidance for curve in frontier.curves] == [0, 1, 2]
     assert len({curve.spread for curve in frontier.curves}) == 3
     assert all(curve.points[0].p95_high < 1e-2 for curve in frontier.curves)
@@ -351,7 +351,7 @@ def test_examples_go_through_the_prelude_in_turn(tmp_path: Path, monkeypatch: py
     random = np.random.default_rng(0)
     images = random.normal(size=(3, 4)).astype(np.float32)
     examples = {"image": images, "state": random.normal(size=(2, 3)).astype(np.float32)}
-    curve = measure(checkpoint, conditions=examples, conditions_text="three", samples=96, seconds=1e9).curves[0]
+    curve = measure(checkpoint, examples=examples, conditions_text="three", samples=96, seconds=1e9).curves[0]
     assert checkpoint.prelude is not None
     tokens = checkpoint.prelude.program({"image": torch.from_numpy(images)})["tokens"][torch.arange(96) % 3]
     x0 = noise(SEED, 0, 96, (2,)).double()

@@ -23,6 +23,7 @@ from service.registry import version
 from service.registry.registry import Registry
 from service.registry.version import ModelVersion
 from service.responses.schemas import ModelBody, ModelListBody
+from service.routes.models import describe
 from service.settings import Settings
 from tests.service.conftest import Clock
 from tests.service.registry.asking import answers, registry_of
@@ -96,13 +97,13 @@ def test_one_unreadable_moment_after_an_unload_passes(
     models.unload("moons").result()
     opening(f"moons/2/{file}", error)
     assert answers(models, "moons") == 1
-    assert models.entry("moons").summary()["fallback_from"] == 2
+    assert models.entry("moons").fallback_from == 2
     opening(f"moons/2/{file}", None)
     clock.now += 1
     models.refresh()
     assert answers(models, "moons") == 2
     assert models.broken() == {}
-    assert models.entry("moons").summary()["fallback_from"] is None
+    assert models.entry("moons").fallback_from is None
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory"), TimeoutError("slow")])
@@ -180,7 +181,7 @@ def test_a_report_of_another_form_is_left_out(root: Path, engine: Any) -> None:
     models = registry_of(root, engine)
     models.load_all()
     assert answers(models, "moons") == 2
-    assert models.entry("moons").describe()["served"][0]["report"] == []
+    assert describe(models.entry("moons"))["served"][0]["report"] == []
 
 
 def test_a_request_for_a_version_tries_it_again_without_a_look(models: Registry, opening: Breaks, clock: Clock) -> None:
@@ -280,7 +281,7 @@ def test_a_loaded_version_whose_files_lead_out_stops_no_other(
     assert models.refresh().loaded == [("gaussian", 1)]
     assert answers(models, "moons") == 2
     assert "leads out of the repository" in models.broken()["moons"][2]
-    assert str(tmp_path) not in str(models.entry("moons").describe())
+    assert str(tmp_path) not in str(describe(models.entry("moons")))
 
 
 def test_a_link_that_led_out_is_served_once_it_is_a_copy(
@@ -313,7 +314,7 @@ def test_a_deleted_version_answers_until_another_does(
     assert models.refresh().unloaded == [("moons", 2)]
     assert meanwhile == [2]
     assert answers(models, "moons") == 1
-    assert models.entry("moons").describe()["versions"] == [1]
+    assert describe(models.entry("moons"))["versions"] == [1]
 
 
 def test_a_deleted_version_answers_while_no_other_can(models: Registry, root: Path, clock: Clock) -> None:
@@ -328,7 +329,7 @@ def test_a_deleted_version_answers_while_no_other_can(models: Registry, root: Pa
     weights.write_bytes(content)
     changes = models.refresh()
     assert (changes.loaded, changes.unloaded) == ([("moons", 1)], [("moons", 2)])
-    assert models.entry("moons").describe()["versions"] == [1]
+    assert describe(models.entry("moons"))["versions"] == [1]
 
 
 def test_a_version_that_was_deleted_or_spoilt_after_an_unload_gives_way_at_once(models: Registry, root: Path) -> None:

@@ -18,7 +18,7 @@ SIZES = {"a": 10, "b": 20, "c": 5}
 
 def version(name: str, number: int = 1, size: int = 1, used: float = 0.0) -> ModelVersion:
     model: Any = SimpleNamespace(
-        name=name, version=number, bytes=size, path="eager", leases=Leases(lambda: None), summary=dict, describe=dict
+        name=name, version=number, bytes=size, path="eager", leases=Leases(lambda: None), describe=dict
     )
     model.leases.used = used
     return model

@@ -15,6 +15,7 @@ from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, Plans, StoredPlan
 from service.app import create_app
 from service.registry.registry import Registry
+from service.routes.models import describe, summary
 from service.settings import Settings
 from tests.service.registry.asking import leased, registry_of
 from tests.service.serving import calling
@@ -40,8 +41,8 @@ def root(repository: Path, tmp_path: Path) -> Path:
 
 
 def tuned(models: Registry) -> tuple[list[str], str]:
-    found = models.entry("moons").summary()
-    served = models.entry("moons").describe()["served"][0]
+    found = dict[str, Any](summary(models.entry("moons")))
+    served = describe(models.entry("moons"))["served"][0]
     assert (served["tuned"], served["tuned_fault"]) == (found["tuned"], found["tuned_fault"])
     return found["tuned"], found["tuned_fault"]
 
@@ -81,7 +82,7 @@ def test_plans_that_cannot_be_used_leave_the_model_served(
     assert read_card(folder).weights_sha256 in fault
     assert str(root) not in fault
     assert "is served without its tuned plans: plans.json: belongs to other weights" in caplog.text
-    assert models.entry("moons").summary()["status"] == "served"
+    assert summary(models.entry("moons"))["status"] == "served"
     write(folder, 5)
     models.refresh()
     assert tuned(models) == (["tuned-5"], "")

@@ -12,6 +12,7 @@ import pytest
 from models.repository import RepositoryError
 from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
+from service.routes.models import describe, summary
 from service.settings import Settings, StartError
 from tests.service.registry.asking import acquired, answers, leased, loaded, registry_of
 
@@ -48,7 +49,7 @@ def test_bad_highest_version_leaves_the_old_one(root: Path, engine: Any) -> None
     models = registry_of(root, engine)
     models.load_all()
     assert answers(models, "moons") == 1
-    body = models.entry("moons").describe()
+    body = describe(models.entry("moons"))
     assert (body["status"], body["serving"], body["versions"]) == ("served", 1, [1, 2])
     assert body["unavailable"][0]["reason"].startswith("moons/2/weights.safetensors")
     with pytest.raises(ProblemError, match="version 2 cannot be served") as caught:
@@ -65,7 +66,7 @@ def test_a_new_model_can_be_waited_for_until_it_answers(
     calls, load = [], engine.load
 
     def ask_meanwhile(*what: Any) -> Any:
-        assert (models.entry("new").summary()["status"], models.entry("new").summary()["loaded"]) == ("loading", False)
+        assert (summary(models.entry("new"))["status"], summary(models.entry("new"))["loaded"]) == ("loading", False)
         with pytest.raises(ProblemError, match="'new' is being loaded; try again") as caught:
             models.check_ready("new")
         calls.append(caught.value.kind)
@@ -135,7 +136,7 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
     models.load_all()
     assert [entry.name for entry in models.entries()] == ["gaussian", "moons"]
     reason = "gaussian: cannot be read: Permission denied"
-    assert models.entry("gaussian").describe()["unavailable"] == [{"version": None, "reason": reason}]
+    assert describe(models.entry("gaussian"))["unavailable"] == [{"version": None, "reason": reason}]
     with pytest.raises(ProblemError, match=f"model 'gaussian' cannot be served: {reason}") as caught:
         answers(models, "gaussian")
     assert caught.value.kind is Kind.NOT_READY  # permissions may be granted
@@ -166,7 +167,7 @@ def test_a_new_version_takes_over(models: Registry, root: Path, engine: Any) -> 
     assert [arena.version for arena in engine.arenas] == [2, 3]  # a request still holds the old one
     old.release()
     assert [arena.version for arena in engine.arenas] == [3]
-    assert models.entry("moons").describe()["versions"] == [1, 2, 3]
+    assert describe(models.entry("moons"))["versions"] == [1, 2, 3]
 
 
 def test_a_version_that_is_asked_for_by_number_stays(models: Registry, root: Path, engine: Any) -> None:
@@ -178,11 +179,11 @@ def test_a_version_that_is_asked_for_by_number_stays(models: Registry, root: Pat
 
 
 def test_nothing_changes_when_nothing_changed(models: Registry, engine: Any) -> None:
-    before = models.entry("moons").describe()
+    before = describe(models.entry("moons"))
     changes = models.refresh()
     assert not changes.loaded
     assert not changes.refused
-    assert models.entry("moons").describe() == before
+    assert describe(models.entry("moons")) == before
     assert len(engine.arenas) == 1
 
 
@@ -192,20 +193,20 @@ def test_a_half_copied_version_waits_until_it_is_whole(models: Registry, root: P
     (folder / "weights.safetensors").write_bytes(weights[:100])
     assert [refused[:2] for refused in models.refresh().refused] == [("moons", 3)]
     assert answers(models, "moons") == 2
-    [fault] = models.entry("moons").describe()["unavailable"]
+    [fault] = describe(models.entry("moons"))["unavailable"]
     assert fault["version"] == 3
     assert "is damaged" in fault["reason"]
     assert not models.refresh().refused  # reported once
     (folder / "weights.safetensors").write_bytes(weights)
     assert models.refresh().loaded == [("moons", 3)]
-    assert models.entry("moons").describe()["unavailable"] == []
+    assert describe(models.entry("moons"))["unavailable"] == []
 
 
 def test_a_version_without_a_card_is_refused_with_the_reason(models: Registry, root: Path) -> None:
     (root / "moons" / "3").mkdir()
     models.refresh()
     assert "moons/3/card.json: is missing; the folder contains nothing" in str(
-        models.entry("moons").describe()["unavailable"]
+        describe(models.entry("moons"))["unavailable"]
     )
     assert answers(models, "moons") == 2
 
@@ -218,7 +219,7 @@ def test_a_served_version_whose_files_change_goes_on_as_it_was(models: Registry,
     assert "was changed after it was loaded" in models.refresh().refused[0][2]
     with leased(models, "moons") as model:
         assert model is served
-    assert models.entry("moons").describe()["serving"] == 2
+    assert describe(models.entry("moons"))["serving"] == 2
     models.unload("moons").result()  # then the version on disk is loaded
     models.refresh()
     assert answers(models, "moons") == 1
@@ -263,7 +264,7 @@ def test_a_changed_version_that_leaves_memory_is_loaded_as_it_is_now(
     card.write_text(json.dumps(edited))
     assert "was changed after it was loaded" in models.refresh().refused[0][2]
     models._loads.run("moons", lambda: models._forget(served)).result()  # for another, as memory is limited
-    assert models.entry("moons").describe()["fallback_from"] is None
+    assert models.entry("moons").fallback_from is None
     assert models.broken() == {}
     with leased(models, "moons") as model:
         assert model.version == 2
@@ -282,7 +283,7 @@ def test_equal_files_in_place_of_the_loaded_ones_are_no_change(models: Registry,
             shutil.rmtree(folder)
             (root / ".next").rename(folder)
         assert models.refresh().refused == []
-        assert models.entry("moons").describe()["unavailable"] == []
+        assert describe(models.entry("moons"))["unavailable"] == []
         assert loaded(models) == [served]
     card = folder / "card.json"
     card.write_text(card.read_text().replace("none", "nine"))  # as large as before, and not the same
@@ -319,11 +320,11 @@ def test_a_repository_that_cannot_be_read_changes_nothing(models: Registry, root
 def test_unloading_frees_and_the_next_request_loads(models: Registry, engine: Any) -> None:
     assert models.unload("moons").result() == [2]
     assert engine.arenas == []
-    assert models.entry("moons").summary()["status"] == "served"
-    assert models.entry("moons").summary()["loaded"] is False
+    assert summary(models.entry("moons"))["status"] == "served"
+    assert summary(models.entry("moons"))["loaded"] is False
     assert loaded(models) == []
     assert answers(models, "moons") == 2
-    assert models.entry("moons").describe()["served"][0]["loaded"] is True
+    assert describe(models.entry("moons"))["served"][0]["loaded"] is True
     with pytest.raises(ProblemError, match="unknown"):
         models.unload("nothing").result()
 
@@ -346,7 +347,7 @@ def test_the_least_recently_used_gives_way(root: Path, repository: Path, engine:
         ("digits", 1), ("gaussian", 1), ("moons", 1)
     }  # fmt: skip
     assert calls[-2:] == [("moons", 2, False, "eager"), ("moons", 1, True, "eager")]
-    assert models.entry("moons").summary()["version"] == 2
+    assert summary(models.entry("moons"))["version"] == 2
     shutil.rmtree(root / "gaussian")
     with pytest.raises(StartError, match="over PATHLINE_MAX_MODEL_BYTES=100"):
         registry_of(root, engine, max_model_bytes=100).load_all()
@@ -365,7 +366,7 @@ def test_links_that_lead_out_are_refused(models: Registry, root: Path, tmp_path_
         with pytest.raises(ProblemError, match="has no version 3"):
             answers(models, "moons", 3)
     else:
-        [fault] = models.entry("moons").describe()["unavailable"]
+        [fault] = describe(models.entry("moons"))["unavailable"]
         assert fault == {
             "version": 3,
             "reason": f"moons/3/{what}: leads out of the repository; copy the file here instead",
@@ -378,5 +379,5 @@ def test_plans_behind_a_link_that_leads_out_are_not_shown(models: Registry, root
     (_copy(root, "moons", 2, 3) / "plans.json").symlink_to(secret)
     models.refresh()
     assert answers(models, "moons") == 3
-    [fault] = [each["tuned_fault"] for each in models.entry("moons").describe()["served"] if each["version"] == 3]
+    [fault] = [each["tuned_fault"] for each in describe(models.entry("moons"))["served"] if each["version"] == 3]
     assert fault == "plans.json: leads out of the repository; copy the file here instead"

@@ -14,6 +14,7 @@ from models.decoder import Decoder
 from service.registry.entry import ModelEntry
 from service.registry.lease import Lease
 from service.registry.version import ModelVersion, load_version
+from service.routes.models import describe
 from service.settings import Settings
 
 
@@ -22,15 +23,15 @@ def test_engine_decides_what_is_deterministic(repository: Path, engine: Any, det
     engine.deterministic = deterministic
     served = load_version(engine, Settings(), "moons", 2, repository / "moons" / "2")
     assert (served.name, served.version, served.deterministic) == ("moons", 2, deterministic)
-    assert served.summary()["deterministic"] is deterministic
+    assert served.describe()["deterministic"] is deterministic
 
 
 def test_a_report_that_is_written_later_is_shown(repository: Path, engine: Any) -> None:
     folder = repository / "moons" / "2"
     entry = ModelEntry("moons").with_state(2, model=load_version(engine, Settings(), "moons", 2, folder))
-    assert entry.describe()["served"][0]["report"] == entry.describe()["served"][0]["examples"] == []
+    assert describe(entry)["served"][0]["report"] == describe(entry)["served"][0]["examples"] == []
     add_to_report(folder, read_card(folder), {"report": {"words": ["close to it"]}, "examples": [[1.0, 2.0]]})
-    [version] = entry.describe()["served"]
+    [version] = describe(entry)["served"]
     assert (version["report"], version["examples"]) == (["close to it"], [[1.0, 2.0]])
 
 
