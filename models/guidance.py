@@ -250,7 +250,7 @@ def guided(
         return velocity(x, t, condition)
     if not takes.nullable:
         raise ConditionError(NO_NULL.format("; "))
-    tensors, nulls = takes.unpack(condition), takes.unpack(takes.nulls(len(x), x.dtype, x.device))
+    tensors, nulls = takes.unpack(condition), takes.unpack(takes.nulls(x))
     both = (~plain & (strength != 0)).nonzero().squeeze(1)
     last = [torch.where(_over(plain, a), a, null) for a, null in zip(tensors, nulls, strict=True)]
     rows = [torch.cat((a, b[both])) for a, b in zip((x, t, *last), (x, t, *tensors), strict=True)]
