@@ -174,7 +174,7 @@ class Arena:
                 assert drawn is not None  # noqa: S101
                 start, used = drawn[used : used + count], used + count
                 start = self._scaled(start, job)
-            known = None if job.known is None or self.operation.pulled else job.known.part(first, count)
+            known = None if job.known is None else job.known.part(first, count)
             sample = job.first_index + first
             admissions.append(Admission(job.plan, start, owner, first, job.save_at, job.seed, sample, known))
             self.network.add(owner, job)

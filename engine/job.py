@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from models.condition_values import Distinct
 from models.guidance import Guidance, network_rows
-from solvers.derived import DerivedField
+from solvers.derived import DerivedField, Pull
 from solvers.errors import CODES, STATUSES, Status
 from solvers.known_values import KnownValues
 from solvers.lanes import Finished, SavedStates
@@ -36,23 +36,19 @@ class Operation:
     Attributes:
         name: its name in metrics and workloads.
         field: shape of an event -> the field that the lanes follow (see `solvers.derived`); None for the velocity.
-        pulled: whether the velocity is corrected towards known values (see `solvers.known_values`). Then a network row
-            costs three: itself, and forwards and backwards through it again.
+        correction: states, times, velocities, constants of the lanes and the map e -> e dv/dx (see `solvers.derived`)
+            -> the velocities that they follow; None to follow the field as it is.
+        rows: network rows that one evaluation counts as.
     """
 
     name: str
     field: Callable[[tuple[int, ...]], DerivedField] | None = None
-    pulled: bool = False
+    correction: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Pull], torch.Tensor] | None = None
+    rows: int = 1
 
 
 SAMPLE = Operation("sample")
 """Lanes follow the velocity itself. Its arena is made when a model is loaded, others when they are first requested."""
-
-GUIDED = Operation("guided", pulled=True)
-"""Samples that are guided towards known values."""
-
-PULLED_ROWS = 3
-"""Network rows of a row that is corrected, see `Operation`."""
 
 
 class Priority(StrEnum):
@@ -163,12 +159,13 @@ class Job:
         priority: see `Priority`.
         on_progress: called in the engine's thread, which it must not hold up; or None.
         progress_s: minimum seconds between two calls of `on_progress`.
-        known: known values of the samples; None for none. Those of guidance are for an operation that is `pulled`.
+        known: known values of the samples; None for none.
         operation: the operation; all but `SAMPLE` need `Engine.prepare` before, and those with a field `x0`.
         on_logged: called in the engine's thread with the number of attempted steps under error control that are kept
             for the job's trace from now on; or None.
         follows: whether it is the second half of a request, so that it may lack time that its first half has used.
-        constants: (num_samples, constants) of the operation's field, see `solvers.derived`; None if it has none.
+        constants: (num_samples, constants) of the operation's field or correction, or one row for all samples, see
+            `solvers.derived`; None if it has none.
         decode: whether the states are to be decoded by the model's decoder program; without one they are left as they
             are.
         log_prob: whether the log-densities of its steps are reported; the engine has nothing to do with them.
@@ -215,7 +212,8 @@ class JobResult:
         saved: (n, M, *event) states at `save_at`, NaN where a sample did not get there; or None.
         t, nfe, status: (n,) the time reached, the calls, and a `Status` value for each sample.
         trace: every attempted step; for plans empty unless `full` is requested, as the grid says it all.
-        rows: network rows spent on the job: one per call, or one for each term of its guidance; see `PULLED_ROWS`.
+        rows: network rows spent on the job: one per call, or one for each term of its guidance; times those of the
+            operation.
         queue_s, solve_s, network_s: seconds waited, solved, and in network calls that the job took part in.
         prelude_s, decoder_s: seconds in calls of the model's prelude and decoder program that it took part in; None
             if it did not need one.
@@ -402,8 +400,7 @@ class ResultBuilder:
             nfe=arrays.nfe,
             status=NAMES[arrays.code],
             trace=self._trace(arrays),
-            rows=(int(arrays.nfe.sum()) * network_rows(self.job.guidance) - self.skipped)
-            * (PULLED_ROWS if self.job.operation.pulled else 1),
+            rows=(int(arrays.nfe.sum()) * network_rows(self.job.guidance) - self.skipped) * self.job.operation.rows,
             queue_s=max(0.0, started - self.submitted - (self.prelude_s or 0.0)),
             solve_s=now - started,
             network_s=0.0 if self.started is None else network_s - self.network_s,

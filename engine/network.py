@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import partial
-from math import prod
 
 import numpy as np
 import torch
@@ -15,22 +14,20 @@ from torch import Tensor
 
 from engine.conditions import CallRows, Conditions, JobRows, RowStore
 from engine.device import Device
-from engine.job import PULLED_ROWS, Job, Operation, Sizes
+from engine.job import Job, Operation, Sizes
 from models.checkpoint.loading import Checkpoint
 from models.condition_values import Distinct
 from models.forms.form import Form
 from models.forms.rows import RowCaller, StoredRows, field_rows
-from models.guidance import Guidance, Term, combined
+from models.guidance import combined
 from models.messages import typed_line
 from solvers.derived import pulled_rows
-from solvers.known_values import corrected, error_of
 from solvers.lanes import Finished, Lanes
 
 _log = logging.getLogger("pathline")
 
 _DERIVED_ROWS_AT_ONCE = 128
 _SHOWN = 4  # rows of conditions in a timed call
-_PLAIN = Guidance((Term(1.0),))
 _NO_OWNERS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
@@ -63,8 +60,9 @@ class ArenaNetwork:
         self._device, self._dtype = device, checkpoint.dtype
         self.seconds, self.rows = 0.0, 0
         self.form = Form(checkpoint.velocity, reason="derivatives of the field need its torch module")
-        self._constants: JobRows | None = None
-        self._pull: RowCaller | None = None
+        self._constants: JobRows | None = None  # with the first job that has some
+        self._operation = operation
+        self._products: RowCaller | None = None  # calls of [x, e] -> e dv/dx for its correction
         self._kind = checkpoint.card.field
         self.event_shape, self.call = self._field(checkpoint, operation, sizes)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
@@ -80,30 +78,22 @@ class ArenaNetwork:
             if form.reason:
                 level = logging.WARNING if form.failed else logging.INFO
                 _log.log(level, "%s is evaluated as a torch module: %s", checkpoint.path, form.reason)
-            if operation.pulled:
-                self._pull = self._pullback(checkpoint, shape)
+            if operation.correction is not None:
+                product = (checkpoint.velocity, (2, *shape), dtype, place, _DERIVED_ROWS_AT_ONCE, self._takes)
+                self._products = field_rows(*product, derive=pulled_rows)
             more = {"independent": form.independent, "counted": checkpoint.velocity}
             self._row_shape = shape
             return shape, field_rows(form.velocity, shape, dtype, place, condition=self._takes, **more)
         derived = operation.field(shape)
-        if derived.constants:
-            self._constants = JobRows({"constants": RowStore((derived.constants,), dtype, place)})
         self._row_shape, rows = (derived.width + derived.constants,), _DERIVED_ROWS_AT_ONCE
         more = {"derive": derived, "examples": derived.examples}
         call = field_rows(checkpoint.velocity, self._row_shape, dtype, place, rows, self._takes, **more)
         return (derived.width,), call
 
-    def _pullback(self, checkpoint: Checkpoint, shape: tuple[int, ...]) -> RowCaller:
-        """Calls of [x, u] -> u dv/dx for known values, and room for these."""
-        dtype, place = self._dtype, self._device.device
-        self._constants = JobRows({"constants": RowStore((2 * prod(shape) + 1,), dtype, place)})
-        rows = _DERIVED_ROWS_AT_ONCE
-        return field_rows(checkpoint.velocity, (2, *shape), dtype, place, rows, self._takes, derive=pulled_rows)
-
     @property
     def deterministic(self) -> bool:
         """Whether a row has the same bits in all calls."""
-        return self.call.deterministic and (self._pull is None or self._pull.deterministic)
+        return self.call.deterministic and (self._products is None or self._products.deterministic)
 
     def timed(self, rows: int) -> float:
         """Measure the seconds of one call with this number of rows."""
@@ -115,8 +105,8 @@ class ArenaNetwork:
         begin = self._device.seconds()
         with torch.inference_mode():
             self.call(x, t, *conditions)
-            if self._pull is not None:
-                self._pull(torch.stack((x, x), dim=1), t, *conditions)
+            if self._products is not None:
+                self._products(torch.stack((x, x), dim=1), t, *conditions)
             self._device.finish()
         return self._device.seconds() - begin
 
@@ -124,12 +114,14 @@ class ArenaNetwork:
         """Add the conditions and constants of a job, once."""
         if self._conditions is not None:
             self._conditions.add(owner, job)
-        if self._constants is None or owner in self._constants:
+        if job.constants is None:
             return
-        constants = job.constants if self._pull is None or job.known is None else job.known.constants()
-        if constants is not None:
-            index = np.arange(job.num_samples) if len(constants) > 1 else None
-            self._constants.add(owner, job.num_samples, [{"constants": Distinct(constants, index)}], _PLAIN)
+        if self._constants is None:
+            store = RowStore(job.constants.shape[1:], self._dtype, self._device.device)
+            self._constants = JobRows({"constants": store})
+        if owner not in self._constants:
+            index = np.arange(job.num_samples) if len(job.constants) > 1 else None
+            self._constants.add(owner, job.num_samples, [{"constants": Distinct(job.constants, index)}])
 
     def remove(self, owner: int) -> None:
         """Remove the conditions and constants of a job once its lanes are gone."""
@@ -153,7 +145,7 @@ class ArenaNetwork:
             Velocities (n, *event); zeros for those owners.
         """
         begin = time.perf_counter()
-        self.rows += len(x)
+        self.rows += len(x) * self._operation.rows
         try:
             owner, index = _NO_OWNERS if self._conditions is self._constants is None else _owners(chosen)
             v = self._velocities(x, t, owner, index)
@@ -173,7 +165,7 @@ class ArenaNetwork:
 
         Once a lane has ended there are at most `more` calls.
         """
-        if self.form.runner is None or self._pull is not None:
+        if self.form.runner is None or self._products is not None:
             return None
         if self._conditions is not None and self._conditions.guided:
             return None
@@ -189,20 +181,21 @@ class ArenaNetwork:
     def _velocities(self, x: Tensor, t: Tensor, owner: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
         """The velocities of lanes, given the job of each and its sample in that job."""
         rows = None if self._conditions is None else self._conditions.of(owner, index, t)
+        if rows is not None and rows.of is not None:
+            self.rows += len(rows.of) * self._operation.rows
         if self._constants is None:
             return self._combined(self.call, rows, x, t)
         [stored] = self._constants.of(owner, index)
-        constants = stored.rows()
-        if self._pull is None:
+        constants, correction, products = stored.rows(), self._operation.correction, self._products
+        if correction is None or products is None:
             v = self._combined(self.call, rows, torch.cat((x, constants), dim=1), t)
             return v[:, : self.event_shape[0]].contiguous()
-        v = self._combined(self.call, rows, x, t)
-        error = error_of(x, t, v, constants)
-        # The guided velocity is a weighted sum of velocities, so its product is that of theirs.
-        product = self._combined(self._pull, rows, torch.stack((x, error), dim=1), t)[:, 0]
-        further = 0 if rows is None or rows.of is None else len(rows.of)
-        self.rows += len(x) * (PULLED_ROWS - 1) + further * (PULLED_ROWS - 2)
-        return corrected(v, t, error, product, constants)
+
+        def pull(e: Tensor) -> Tensor:
+            # The velocity under guidance is a weighted sum of velocities, so its product is that of theirs.
+            return self._combined(products, rows, torch.stack((x, e), dim=1), t)[:, 0]
+
+        return correction(x, t, self._combined(self.call, rows, x, t), constants, pull)
 
     def _combined(self, call: RowCaller, rows: CallRows | None, x: Tensor, t: Tensor) -> Tensor:
         """Call a field for states, once for each term of their guidance, and combine these."""
@@ -210,7 +203,6 @@ class ArenaNetwork:
             return call(x, t)
         states = len(x)
         if rows.of is not None:
-            self.rows += len(rows.of)
             again = torch.from_numpy(rows.of).to(x.device)
             x, t = torch.cat((x, x[again])), torch.cat((t, t[again]))
         return combined(call(x, t, *rows.conditions), states, rows.further, rows.projection, rows.rescaling)

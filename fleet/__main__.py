@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 from pathline._bulk_arguments import BulkArguments
@@ -15,9 +17,9 @@ from pathline.errors import BulkConflict, InvalidValue
 from tqdm import tqdm
 
 from fleet.errors import CommandError, FleetError
-from fleet.launchers import InProcess, Launcher, Local, Worker
 from fleet.run import run
 from fleet.store import FORMATS, Target
+from fleet.workers import InProcess, Local, Worker
 from service.settings import Settings, SettingsError, load_settings
 
 _INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in the pods of an Indexed Job
@@ -92,7 +94,7 @@ def sample(options: argparse.Namespace) -> int:
     if not options.quiet:
         print(_opening(spec, target, new), file=sys.stderr, flush=True)
     try:
-        queue = run(spec, target, _launcher(options, spec, target, settings), options.tries, mine, options.quiet)
+        queue = run(spec, target, _workers(options, spec, target, settings), options.tries, mine, options.quiet)
         left = queue.left()
     except KeyboardInterrupt:
         print(f"fleet: stopped; resume with: python -m fleet sample --to {options.to}", file=sys.stderr)
@@ -115,18 +117,18 @@ def _index(workers: int) -> int:
     return int(text)
 
 
-def _launcher(options: argparse.Namespace, spec: JobSpec, target: Target, settings: Settings) -> Launcher:
+def _workers(options: argparse.Namespace, spec: JobSpec, target: Target, settings: Settings) -> Sequence[Worker]:
     from fleet.maker import devices
 
-    store = target.store
+    store, each = target.store, devices(settings)
     if options.on == "ray":
         from fleet.ray_jobs import OnRay
 
-        gpu = devices(settings)[0].startswith("cuda")
-        return OnRay(options.to, store.options, options.workers, spec.threads, gpu)
+        gpu = each[0].startswith("cuda")
+        return [OnRay(options.to, store.options, options.workers, spec.threads, gpu)] * options.workers
     if options.on == "indexed" or store.in_memory:
-        return InProcess(Worker(options.to, store.options, settings))
-    return Local(options.to, store.options, options.workers, devices(settings))
+        return [InProcess(options.to, store.options, settings)]
+    return [Local(options.to, store.options, device) for device in islice(cycle(each), options.workers)]
 
 
 def _opening(spec: JobSpec, target: Target, new: bool) -> str:

@@ -1,4 +1,4 @@
-"""The launcher of Ray tasks: Ray places each shard, and a process keeps its loaded model for the next one.
+"""The worker that makes shards as Ray tasks: Ray places each, and a process keeps its loaded model for the next one.
 
 Ray Core, not Ray Data: a shard commits itself, so Ray need only place and watch processes.
 """
@@ -8,72 +8,75 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from fleet.errors import FleetError, missing
-from fleet.launchers import Event, Tell, Worker, ended
+from fleet.workers import InProcess, Tell, failure
 
 _CHECK_S = 10.0
 
 
 @lru_cache(maxsize=1)
-def _worker(url: str, options: tuple[tuple[str, Any], ...], device: str) -> Any:
-    return Worker(url, dict(options), device=device)
+def _worker(url: str, options: tuple[tuple[str, Any], ...], device: str) -> InProcess:
+    return InProcess(url, dict(options), device=device)
 
 
-def make(url: str, options: tuple[tuple[str, Any], ...], device: str, shard: int) -> Event:
+def make(url: str, options: tuple[tuple[str, Any], ...], device: str, shard: int) -> FleetError | None:
     """Make a shard, in a Ray process."""
-    return _worker(url, options, device).event(shard, lambda rows: None)
+    return _worker(url, options, device).make(shard, lambda rows: None)
 
 
 class OnRay:
-    """Tasks in a Ray cluster: the one at RAY_ADDRESS, or a local one."""
+    """A worker that stands for several threads: each shard is a task in the cluster at RAY_ADDRESS, or a local one.
+
+    Args:
+        url, options: those of the target, which all machines must reach.
+        workers: number of shards made at a time.
+        threads: cores for each.
+        gpu: whether each needs a GPU.
+
+    Raises:
+        FleetError: Ray is not installed.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any], workers: int, threads: int, gpu: bool) -> None:
-        """Join the cluster.
-
-        Args:
-            url, options: those of the target, which all machines must reach.
-            workers: number of shards made at a time.
-            threads: cores for each.
-            gpu: whether each needs a GPU.
-
-        Raises:
-            FleetError: Ray is not installed.
-        """
-        ray = _ray()
-        self._ray, self.slots = ray, workers
+        self._ray = ray = _ray()
         self._place = (url, tuple(sorted(options.items())), "cuda:0" if gpu else "")
         self._joined = not ray.is_initialized()
         if self._joined:
             join(workers * threads)
         # Ray's own retries are off: `fleet.run` counts tries, and names the shard that fails.
         self._make = ray.remote(num_cpus=threads, num_gpus=1 if gpu else 0, max_retries=0)(make)
-        self._tasks: dict[Any, int] = {}
+        self._tasks, self._lock, self._closed = set[Any](), threading.Lock(), False
         self._node, self._checked = ray.get_runtime_context().get_node_id(), time.monotonic()
 
-    def begin(self, shard: int) -> None:
-        """Submit a shard."""
-        self._tasks[self._make.remote(*self._place, shard)] = shard
-
-    def wait(self, tell: Tell) -> None:
-        """Wait for a task to end, for a second at most.
+    def make(self, shard: int, tell: Tell) -> FleetError | None:
+        """Submit a shard, and wait for it.
 
         Raises:
             FleetError: Ray has died on this machine.
         """
-        ready, _ = self._ray.wait(list(self._tasks), timeout=1)
-        if not ready:
-            self._check()
-        for task in ready:
-            shard = self._tasks.pop(task)
-            try:
-                tell(self._ray.get(task))
-            except self._ray.exceptions.RayError as error:
-                tell(Event(shard, "failed", error=str(ended(shard, error).error).splitlines()[0]))
+        with self._lock:
+            if self._closed:
+                return FleetError("it was stopped")
+            task = self._make.remote(*self._place, shard)
+            self._tasks.add(task)
+        made = task.future()
+        try:
+            while not self._closed:
+                try:
+                    return made.result(timeout=1)
+                except TimeoutError:
+                    self._check()
+        except self._ray.exceptions.RayError as error:
+            return FleetError(str(failure(error)).splitlines()[0])
+        finally:
+            self._tasks.discard(task)
+        return FleetError("it was stopped")
 
     def _check(self) -> None:
         """Check now and then that this machine's node lives: without it, Ray never reports the end of a task."""
@@ -86,11 +89,14 @@ class OnRay:
 
     def close(self) -> None:
         """Cancel running tasks, and leave a cluster that was joined; a new one ends."""
-        for task in self._tasks:
-            self._ray.cancel(task, force=True)
-        self._tasks.clear()
-        if self._joined:
-            self._ray.shutdown()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for task in list(self._tasks):  # other threads remove theirs
+                self._ray.cancel(task, force=True)
+            if self._joined:
+                self._ray.shutdown()
 
 
 _REACH_S = 10.0

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.frozen import Sparse
-from models.mixing import Mixing, find_mixing_of
+from models.mixing import find_mixing_of
 from models.noise import noise
 from models.program.steps import Function, FunctionConfig
 from models.shapes import AxisName, DataSize, Shape, computed, free_axes, reshaped, sized
@@ -178,7 +178,7 @@ class Decoder(nn.Module):
     constants: Tensor
     knots: Tensor
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, program: Function | None = None) -> None:
         super().__init__()
         self.config = config
         self.data_shape = config.data_shape
@@ -195,7 +195,7 @@ class Decoder(nn.Module):
             if (places := [k for k, column in enumerate(config.columns or ()) if column.transform == kind])
         }
         self._limits = torch.from_numpy(np.array([(column.low, column.high) for _, column in whole]).reshape(-1, 2).T)
-        self.program = None if config.program is None else Function(config.program)
+        self.program = Function(config.program) if program is None and config.program is not None else program
 
     @classmethod
     def identity(
@@ -271,21 +271,16 @@ class Decoder(nn.Module):
     @classmethod
     def from_program(
         cls,
-        program: FunctionConfig,
-        tensors: Mapping[str, Tensor],
+        program: Function,
         event_shape: Shape,
         data_shape: Shape,
         clip: tuple[float, float] | None = None,
     ) -> Self:
-        """Make a decoder that runs a program, given its tensors by name."""
-        with torch.device("meta"):
-            decoder = cls(
-                DecoderConfig(
-                    kind="program", event_shape=event_shape, data_shape=data_shape, clip=clip, program=program
-                )
-            )
-        decoder.load_state_dict({f"program.data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
-        return decoder
+        """Make a decoder that runs a program."""
+        config = DecoderConfig(
+            kind="program", event_shape=event_shape, data_shape=data_shape, clip=clip, program=program.config
+        )
+        return cls(config, program)
 
     def _filled(self, **tensors: Tensor) -> Self:
         for name, tensor in tensors.items():
@@ -340,8 +335,8 @@ class Decoder(nn.Module):
 
     def find_mixing(
         self, dtype: torch.dtype, device: torch.device | str = "cpu", sizes: Mapping[str, int] | None = None
-    ) -> Mixing | None:
-        """Return evidence that rows of a program depend on each other; None if they do not.
+    ) -> str | None:
+        """Return how rows of a program depend on each other; None if they do not.
 
         Args:
             dtype: dtype of the states.

@@ -83,9 +83,9 @@ class Guidance:
         return next((k for k, term in enumerate(self.terms) if term.whole), None)
 
     @property
-    def corrected(self) -> bool:
-        """Whether it is more than a weighted sum."""
-        return self.projection or self.rescale > 0
+    def correction(self) -> str:
+        """What makes it more than a weighted sum: `projection` or `rescale`; empty if nothing does."""
+        return "projection" if self.projection else "rescale" if self.rescale > 0 else ""
 
     @property
     def plain(self) -> bool:
@@ -250,7 +250,7 @@ def guided(
         return velocity(x, t, condition)
     if not takes.nullable:
         raise ConditionError(NO_NULL.format("; "))
-    tensors, nulls = takes.unpack(condition), takes.unpack(takes.nulls(len(x), x.dtype, x.device))
+    tensors, nulls = takes.unpack(condition), takes.unpack(takes.nulls(x))
     both = (~plain & (strength != 0)).nonzero().squeeze(1)
     last = [torch.where(_over(plain, a), a, null) for a, null in zip(tensors, nulls, strict=True)]
     rows = [torch.cat((a, b[both])) for a, b in zip((x, t, *last), (x, t, *tensors), strict=True)]

@@ -12,7 +12,6 @@ docs/import.md); more than `_BEYOND` times as much is called mixing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,35 +30,6 @@ _COMPANIES = ((4, 2, 1, 0), (5, 0, 3, 1, 2), (6, 4, 0, 7, 3, 1, 2, 5))
 twice, so that what is read from a fixed place or from a neighbour is another row's."""
 
 
-@dataclass(frozen=True)
-class Mixing:
-    """The evidence that a network mixes rows.
-
-    Attributes:
-        difference: the most that a row's velocity changes with the rows beside it.
-        rounding: the most that rounding changes it.
-        size: the largest velocity of a row alone.
-        program: the program that mixes rows, `prelude` or `decoder`; empty for the network.
-    """
-
-    difference: float
-    rounding: float
-    size: float
-    program: str = ""
-
-    def __str__(self) -> str:
-        network = not self.program
-        row = "a sample's velocity" if network else "the result of a row"
-        unmixed = " or remove it, or import it with --row-by-row, which gives each row its own network call"
-        return (
-            f"the {self.program or 'network'} mixes rows: {row} (up to {self.size:.2g}) changes by "
-            f"{self.difference:.2g} with the {'samples' if network else 'rows'} beside it, but rounding explains only "
-            f"{self.rounding:.1g}; something in it looks at the whole batch, such as a mean over the first dimension "
-            "or batch normalization in training mode: call eval()"
-            f"{unmixed if network else ' before the export, or remove it'}"
-        )
-
-
 @torch.no_grad()
 def find_mixing(
     velocity: VelocityField,
@@ -68,8 +38,8 @@ def find_mixing(
     device: torch.device | str = "cpu",
     condition: NamedConditions | None = None,
     compute: torch.dtype | None = None,
-) -> Mixing | None:
-    """Evaluate a few rows alone and in batches; return None if they differ by no more than rounding can explain.
+) -> str | None:
+    """Evaluate a few rows alone and in batches; say how they differ, or return None if rounding explains it.
 
     The other rows vary in states, times, conditions, order and number. This is a look at a few rows, to tell people
     what is wrong with their network; what it misses differs in bits, and is called with one row at a time (see
@@ -99,7 +69,7 @@ def find_mixing(
 @torch.no_grad()
 def find_mixing_of(
     program: str, function: Callable[..., Sequence[Tensor]], examples: Callable[[int], Sequence[Tensor]]
-) -> Mixing | None:
+) -> str | None:
     """Do the same as `find_mixing` for a prelude or a decoder.
 
     Args:
@@ -115,8 +85,7 @@ def find_mixing_of(
     kinds = [result.dtype for result in function(*(a[:1] for a in rows)) if result.is_floating_point()]
     eps = max((torch.finfo(kind).eps for kind in kinds), default=torch.finfo(torch.float32).eps)
     nudges = [torch.finfo(result.dtype).eps if result.is_floating_point() else 0.0 for result in rows]
-    mixing = _compared(ask, rows, nudges, eps, torch.float64)
-    return None if mixing is None else replace(mixing, program=program)
+    return _compared(ask, rows, nudges, eps, torch.float64, program)
 
 
 def _compared(
@@ -125,8 +94,9 @@ def _compared(
     nudges: Sequence[float],
     eps: float,
     dtype: torch.dtype,
-) -> Mixing | None:
-    """Evaluate a few rows alone and in batches.
+    program: str = "",
+) -> str | None:
+    """Evaluate a few rows alone and in batches; say how they differ, or return None if rounding explains it.
 
     Args:
         ask: arguments (rows, ...) -> results (rows, ...).
@@ -134,6 +104,7 @@ def _compared(
         nudges: the relative size of one unit in the last place for each of the first arguments; 0 leaves one unchanged.
         eps: the same for the results.
         dtype: dtype of the results.
+        program: the program, `prelude` or `decoder`; empty for the network.
     """
     device = rows[0].device
 
@@ -158,7 +129,15 @@ def _compared(
     beyond = (difference > _BEYOND * rounding).sum()
     if beyond < _AT_LEAST:
         return None
-    return Mixing(float(difference.max()), float(rounding.max()), float(size.max()))
+    row, beside = ("the result of a row", "rows") if program else ("a sample's velocity", "samples")
+    unmixed = " or remove it, or import it with --row-by-row, which gives each row its own network call"
+    return (
+        f"the {program or 'network'} mixes rows: {row} (up to {float(size.max()):.2g}) changes by "
+        f"{float(difference.max()):.2g} with the {beside} beside it, but rounding explains only "
+        f"{float(rounding.max()):.1g}; something in it looks at the whole batch, such as a mean over the first "
+        "dimension or batch normalization in training mode: call eval()"
+        f"{' before the export, or remove it' if program else unmixed}"
+    )
 
 
 def _nudged(values: Tensor, seed: int, eps: float) -> Tensor:

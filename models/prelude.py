@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from models.condition_values import Distinct
 from models.conditions import NAME, ConditionError, DeviceLike, NamedCondition, NamedConditions
 from models.frozen import Frozen
-from models.mixing import Mixing, find_mixing_of
+from models.mixing import find_mixing_of
 from models.program.steps import Function, FunctionConfig
 
 _Name = Annotated[str, Field(pattern=NAME)]
@@ -91,10 +91,10 @@ class Prelude(nn.Module):
         inputs, outputs: the conditions that it takes and makes, in their order.
     """
 
-    def __init__(self, card: PreludeCard) -> None:
+    def __init__(self, card: PreludeCard, program: Function | None = None) -> None:
         super().__init__()
         self.card = card
-        self.program = Function(card.program)
+        self.program = Function(card.program) if program is None else program
         self.inputs, self.outputs = tuple(card.program.inputs), tuple(card.program.outputs)
 
     def call(self, takes: NamedConditions, *conditions: Tensor) -> tuple[Tensor, ...]:
@@ -139,8 +139,8 @@ class Prelude(nn.Module):
 
     def find_mixing(
         self, requested: NamedConditions, takes: NamedConditions, dtype: torch.dtype, device: DeviceLike = "cpu"
-    ) -> Mixing | None:
-        """Return evidence that its rows depend on each other; None if they do not."""
+    ) -> str | None:
+        """Return how its rows depend on each other; None if they do not."""
         fixed = takes.sized({})
         return find_mixing_of(
             "prelude",

@@ -13,9 +13,9 @@ from typing import Any
 from fastapi.routing import APIRoute
 
 from service.app import ROUTES
-from service.replay import Answer
 from service.requests.members import Member, members
 from service.requests.parsing import OTHER_NAMES
+from service.requests.replays import Answer
 from service.requests.schemas import Body, SampleRequest, Solving
 from service.routes.frontier import FrontierRequest
 from service.routes.replay import ReplayRequest

@@ -15,6 +15,7 @@ from engine.engine import Engine
 from models.messages import typed_line
 from models.repository import RepositoryError
 from service import VERSION as VERSION
+from service.environment import environment
 from service.errors import SHUTTING_DOWN, Kind, ProblemError
 from service.http.context import context_of
 from service.http.middleware import BurstLimiter
@@ -22,7 +23,6 @@ from service.ledger import CONDITIONS, Hold, Ledger
 from service.metrics import Metrics
 from service.registry.lease import Lease
 from service.registry.registry import Registry
-from service.replay import environment
 from service.settings import Settings, StartError
 
 _RETRY_S = 2.0  # at start, while the repository cannot be read

@@ -29,6 +29,7 @@ one vector-Jacobian product.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,42 +55,33 @@ class KnownValues:
     weights: Tensor | None = None
     max_weight: float = MAX_WEIGHT
 
-    def part(self, first: int, count: int) -> Tensor:
-        """The values of samples first .. first + count - 1: (count, *event), or (1, *event) for all alike."""
+    def part(self, first: int, count: int) -> Tensor | None:
+        """What replaces states of samples first .. first + count - 1: (count, *event), or (1, *event) for all alike."""
+        if self.weights is not None:
+            return None
         return self.values if len(self.values) == 1 else self.values[first : first + count]
 
     def constants(self) -> Tensor:
-        """The rows (m, 2 D + 1) that guidance takes for a sample, see `error_of`: values, weights, max_weight."""
+        """The rows (m, 2 D + 1) that `guided` takes for a sample: values, weights, max_weight."""
         assert self.weights is not None  # noqa: S101  (they are for guidance)
         bound = self.values.new_full((len(self.values), 1), self.max_weight)
         return torch.cat((self.values.nan_to_num(nan=0.0).flatten(1), self.weights.flatten(1), bound), dim=1)
 
 
-def error_of(x: Tensor, t: Tensor, v: Tensor, constants: Tensor) -> Tensor:
-    """Return W (y - x - (1 - t) v), the weighted distances of the predicted ends, (n, *event).
+def guided(x: Tensor, t: Tensor, v: Tensor, constants: Tensor, pull: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return v + c(t) (u + (1 - t) u dv/dx) for the weighted errors u = W (y - e) of the predicted ends, (n, *event).
 
     Args:
         x, v: (n, *event) states and their velocities.
         t: (n,) times.
         constants: (n, 2 D + 1), see `KnownValues.constants`.
+        pull: u -> u dv/dx, both (n, *event).
     """
-    values, weights, _ = constants.split([x[0].numel(), x[0].numel(), 1], dim=1)
-    return weights.reshape(x.shape) * (values.reshape(x.shape) - (x + _over(1 - t, x) * v))
-
-
-def corrected(v: Tensor, t: Tensor, error: Tensor, product: Tensor, constants: Tensor) -> Tensor:
-    """Return v + c(t) (u + (1 - t) u dv/dx) for the errors u, (n, *event).
-
-    Args:
-        v: (n, *event) velocities.
-        t: (n,) times.
-        error: (n, *event) u, see `error_of`.
-        product: (n, *event) u dv/dx.
-        constants: (n, 2 D + 1), see `KnownValues.constants`.
-    """
-    at = t.double()
-    factor = torch.minimum((at * at + (1 - at) * (1 - at)) / (at * (1 - at)), constants[:, -1].double())
-    return v + _over(factor.to(v.dtype), v) * (error + _over(1 - t, v) * product)
+    values, weights, bound = constants.split([x[0].numel(), x[0].numel(), 1], dim=1)
+    at, left = t.double(), _over(1 - t, x)
+    error = weights.reshape(x.shape) * (values.reshape(x.shape) - (x + left * v))
+    factor = torch.minimum((at * at + (1 - at) * (1 - at)) / (at * (1 - at)), bound[:, 0].double())
+    return v + _over(factor.to(v.dtype), v) * (error + left * pull(error))
 
 
 def _over(numbers: Tensor, x: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from torch import Tensor
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import load
 from models.noise import noise
-from solvers import integrate
+from solvers import integrate, known_values
 from solvers.derived import pullback
-from solvers.known_values import KnownValues, corrected, error_of
+from solvers.known_values import KnownValues
 from training.data_config import DigitsData
 from training.known_data import read_digits
 
@@ -54,9 +54,7 @@ def guided(velocity: Velocity, known: KnownValues) -> Velocity:
 
     def field(x: Tensor, t: Tensor) -> Tensor:
         v, pull = pullback(velocity, x, t)
-        mine = constants.expand(len(x), -1)
-        error = error_of(x, t, v, mine)
-        return corrected(v, t, error, pull(error), mine)
+        return known_values.guided(x, t, v, constants.expand(len(x), -1), pull)
 
     return field
 

@@ -5,7 +5,6 @@ has seen. It is also sure of some pure noise, so the table has a row for noise a
 """
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,21 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from models.checkpoint.bound import REPORT_FILE
 from models.checkpoint.loading import Checkpoint
 from models.decoder import Decoder
 from models.noise import noise
 from models.pictures import draw, most
-from selection.error import Field, solve
-from solvers import Solution, SolverSpec, Status
+from selection.error import Field
 from training.data import data_of
 from training.errors import TrainingError, UsageError
 from training.folders import csv_of, make_writable, write_results
 from training.judges import SURE, class_shares, flat, share_sure, train_judge
 from training.measurement import keep
-from training.solving import open_checkpoint, parse_solver
+from training.solving import open_checkpoint, parse_solver, sampled
 
 DEFAULT_SOLVERS = ("dopri5@1e-5",)
 _GUIDANCES = (1.0, 2.0, 4.0)
@@ -117,7 +114,10 @@ def evaluate_by_class(
     for spec in specs:
         for guidance in strengths:
             name = f"{spec}, no condition" if guidance is None else f"{spec}, guidance {guidance:g}"
-            ended, solution = _sampled(name, checkpoint, spec, x0, labels, guidance)
+            field = Field(checkpoint.velocity)
+            if guidance is not None:
+                field = Field(checkpoint.velocity, labels, checkpoint.network_conditions, guidance)
+            solution, ended = sampled(f"by class: {name}", field, x0, spec)
             ends, own = solution.x.numpy()[ended], labels.numpy()[ended]
             row = _verdict(name, judge, ends, None if guidance is None else own, len(names))
             add(replace(row, nfe=float(np.mean(solution.nfe)), failed=int((~ended).sum())))
@@ -158,23 +158,6 @@ def _settings(
     if guidances is None:
         guidances = _GUIDANCES if condition.nullable else (1.0,)
     return condition.names or tuple(map(str, range(classes))), [*([None] if condition.nullable else []), *guidances]
-
-
-def _sampled(
-    name: str, checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, labels: Tensor, guidance: float | None
-) -> tuple[NDArray[np.bool_], Solution]:
-    """Sample from the noise x0 at one guidance (None: no condition); return which samples reached t = 1, too."""
-    conditioning = checkpoint.network_conditions
-    assert conditioning is not None  # noqa: S101  (the model has classes)
-    if guidance is None:
-        field = Field(checkpoint.velocity)
-    else:
-        field = Field(checkpoint.velocity, labels, conditioning, guidance)
-    solution = solve(field, x0, spec, progress=sys.stderr.isatty())
-    ended = np.array([status == Status.SUCCESS for status in solution.status])
-    if not ended.any():
-        raise TrainingError(f"by class: {name}: none of {len(x0)} samples reached t = 1; the network is not usable")
-    return ended, solution
 
 
 def _verdict(name: str, judge: Any, samples: NDArray[Any], labels: NDArray[np.int64] | None, classes: int) -> ClassRow:

@@ -3,7 +3,7 @@
 import importlib.util
 import signal
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,7 +101,7 @@ def fit(recipe: Recipe, options: Options) -> Path:
         trainer = new_trainer(recipe, data, device, group, teacher)
         _resume(trainer, run, say)
         logs = None if options.tensorboard is None else options.tensorboard / run.folder.name
-        with nullcontext() if logs is None else closing(Board(logs, trainer.step)) as board:
+        with closing(Board(logs, trainer.step)) as board:
             _train(trainer, run, options, board)
             group.leave()
             folder = _publish(trainer, data, options.models_dir)
@@ -120,7 +120,7 @@ def fit(recipe: Recipe, options: Options) -> Path:
                     "measures it",
                     signal.SIGINT,
                 ) from None
-            if board and quality:
+            if quality:
                 values = {"swd": quality.swd, "swd_real": quality.swd_real, "nfe": quality.nfe_mean}
                 board.log({f"quality/{name}": value for name, value in values.items()}, trainer.step)
     return folder
@@ -212,7 +212,7 @@ def _resume(trainer: Trainer, run: RunFolder, say: Callable[[str], None]) -> Non
         )
 
 
-def _train(trainer: Trainer, run: RunFolder, options: Options, board: Board | None) -> None:
+def _train(trainer: Trainer, run: RunFolder, options: Options, board: Board) -> None:
     """Run the remaining steps; on Ctrl-C or SIGTERM save and raise Stopped."""
     name = trainer.recipe.name
     with (
@@ -223,12 +223,11 @@ def _train(trainer: Trainer, run: RunFolder, options: Options, board: Board | No
 
         def after(loss: float | None) -> None:
             progress(loss)
-            if board and trainer.step % trainer.steps_per_epoch == 0:
+            if trainer.step % trainer.steps_per_epoch == 0:
                 board.epoch(trainer)
 
         def write(tensors: dict[str, Tensor], header: Header) -> None:
-            if board:
-                board.flush()
+            board.flush()
             run.write(tensors, header)
 
         try:

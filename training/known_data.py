@@ -1,6 +1,7 @@
 """Built-in data sets: points, scikit-learn's digits, MNIST."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,14 @@ def read_digits(config: DigitsData, seed: int) -> DataSet:
     order = draws.generator(seed, DrawPurpose.DATA).permutation(len(bunch[0]))
     pictures = np.asarray(bunch[0])[order] / 16
     labels = np.asarray(bunch[1], dtype=np.int64)[order] if config.conditional else None
-    space = pixels(pictures[config.held_out :], pictures[: config.held_out], (8, 8))
-    return DataSet(
-        train=space.train,
-        reference=space.held_out,
-        second_reference=space.train[: config.held_out],
+    data = pixels(pictures[config.held_out :], pictures[: config.held_out], (8, 8))
+    return replace(
+        data,
         reference_text=f"{config.held_out} held-out digits: all the real data that training did not see",
-        decoder=space.decoder,
         card={
             "name": "digits",
             "source": "scikit-learn load_digits",
-            "samples": len(space.train),
+            "samples": len(data.train),
             "held_out": config.held_out,
             "scaling": "pixels 0 ... 16 mapped to [-1, 1]",
         },
@@ -87,17 +85,16 @@ def read_mnist(config: MnistData, seed: int, data_dir: Path | None) -> DataSet:
     pictures = train[chosen].astype(np.float64) / 255
     unseen_pictures = test[unseen].astype(np.float64) / 255
     if config.components:
-        form, space = "components", components(pictures, unseen_pictures, config.components, (28, 28), "digits")
+        form, data = "components", components(pictures, unseen_pictures, config.components, (28, 28), "digits")
     else:
-        form, space = "pixels", pixels(pictures, unseen_pictures, (28, 28))
+        form, data = "pixels", pixels(pictures, unseen_pictures, (28, 28))
     labels = mnist.labels(data_dir, len(train), len(test)) if config.conditional else None
-    return DataSet(
-        train=space.train,
-        reference=space.held_out[:fresh],
-        second_reference=space.held_out[fresh:],
+    return replace(
+        data,
+        reference=data.reference[:fresh],
+        second_reference=data.reference[fresh:],
         reference_text=f"{fresh} digits of MNIST's test set, in the same {form}",
-        decoder=space.decoder,
-        card={"name": "mnist", "source": source, "samples": config.samples, **space.card},
+        card={"name": "mnist", "source": source, "samples": config.samples, **data.card},
         condition=NamedCondition.label(10) if labels else None,
         conditions=labels[0][chosen] if labels else None,
         reference_conditions=labels[1][unseen[:fresh]] if labels else None,

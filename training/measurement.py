@@ -6,7 +6,6 @@ and written to `report.json` and `frontier.json` beside the weights, so the chec
 
 import io
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,11 +22,11 @@ from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from models.shapes import sized
 from selection.choice import USUAL_ERROR
-from selection.error import Ends, Field, NoErrors, arrivals, exact_ends, solve
+from selection.error import Ends, Field, NoErrors, arrivals, exact_ends
 from selection.frontier import percent, store_frontier
 from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS
-from solvers import SolverSpec, Status
+from solvers import SolverSpec
 from training.comparison import report_on
 from training.data import data_of
 from training.dataset import DataSet
@@ -37,7 +36,7 @@ from training.folders import csv_of, make_writable, write_results
 from training.page import PAGE_FILE, page
 from training.price import FewSteps, Price, few_steps, price
 from training.report import SampleReport
-from training.solving import open_checkpoint, parse_solver
+from training.solving import open_checkpoint, parse_solver, sampled
 from training.student import Teacher
 
 SECONDS = 60.0
@@ -328,15 +327,12 @@ def _measure(
     checkpoint: Checkpoint, spec: SolverSpec, x0: Tensor, conditions: Tensor | None, ends: Ends | None,
     data: DataSet | None,
 ) -> SolverRow:  # fmt: skip
-    field, progress = Field(checkpoint.velocity, conditions), sys.stderr.isatty()
-    solution = solve(field, x0, spec, progress=progress, plans=checkpoint.plans)
-    success = np.array([status == Status.SUCCESS for status in solution.status])
-    if not success.any():
-        raise TrainingError(f"evaluate: {spec}: none of {len(x0)} samples reached t = 1; the network is not usable")
+    field = Field(checkpoint.velocity, conditions)
+    solution, reached = sampled(f"evaluate: {spec}", field, x0, spec, checkpoint.plans)
     point = None if ends is None else ends.point(str(spec), arrivals(solution.x, solution.status), solution.nfe)
     errors = (None, None) if point is None else (point.p95, point.p95_high)
-    distance = None if data is None else swd(solution.x.numpy()[success], data.reference[: len(x0)])
-    return SolverRow(str(spec), float(np.mean(solution.nfe)), *errors, distance, int((~success).sum()))
+    distance = None if data is None else swd(solution.x.numpy()[reached], data.reference[: len(x0)])
+    return SolverRow(str(spec), float(np.mean(solution.nfe)), *errors, distance, int((~reached).sum()))
 
 
 def _table(rows: Sequence[SolverRow], chance: float | None, note: str) -> str:

@@ -93,19 +93,21 @@ class Board:
     its last saved state. Logs are not essential: if they can no longer be written, a line says so and training goes on.
 
     Args:
-        folder: the logs of this run.
+        folder: the logs of this run; None logs nothing.
         step: steps that the run has done.
 
     Raises:
         TrainingError: the folder cannot be written to.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def __init__(self, folder: Path | None, step: int) -> None:
+        self.folder = folder
+        self._writer: Any = None
+        if folder is None:
+            return
         from torch.utils.tensorboard import SummaryWriter
 
         make_writable(folder, "TensorBoard folder")
-        self.folder = folder
-        self._writer: Any = None
         with self._aside():
             self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 

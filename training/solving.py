@@ -1,13 +1,18 @@
-"""What evaluations, tuning and reflow begin with: a published model, and solvers that are given by their short text."""
+"""What evaluations, tuning and reflow begin with: a published model, solvers by their short text, and samples."""
 
+import sys
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.shapes import free_axes
-from solvers import SolverSpec, compile  # noqa: A004  (compiles solvers)
+from selection.error import Field, solve
+from solvers import Solution, SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
 from solvers.tuned import TunedPlans
 from training.errors import TrainingError, UsageError
@@ -56,3 +61,18 @@ def parse_solver(text: str, tuned: TunedPlans | None = None) -> SolverSpec:
     except SolverError as error:
         raise UsageError(f"solver {text!r}: {error}") from None
     return spec
+
+
+def sampled(
+    name: str, field: Field, x0: Tensor, spec: SolverSpec, plans: TunedPlans | None = None
+) -> tuple[Solution, NDArray[np.bool_]]:
+    """Solve from the noise x0 (samples, *event); return which samples reached t = 1, too.
+
+    Raises:
+        TrainingError: none did; the message starts with `name`.
+    """
+    solution = solve(field, x0, spec, progress=sys.stderr.isatty(), plans=plans)
+    reached = np.array([status == Status.SUCCESS for status in solution.status])
+    if not reached.any():
+        raise TrainingError(f"{name}: none of {len(x0)} samples reached t = 1; the network is not usable")
+    return solution, reached

@@ -1,7 +1,9 @@
-"""Sample spaces: the data as a network sees them, each with a decoder back to the data's own form."""
+"""Sample spaces: the data as a network sees them, each with a decoder back to the data's own form.
+
+They are returned as data sets that lack a name and conditions.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,8 @@ from scipy.special import ndtri
 from models.conditions import NamedCondition
 from models.decoder import KNOTS, ColumnCard, Decoder, Inverse, Transform
 from training.data_config import VectorsData
+from training.dataset import DataSet
 from training.errors import DataError
-
-Array = NDArray[np.float32]
 
 _FAR = 8
 """Distance from zero in standard deviations; columns nearer than that lose at most three bits if decoded in float32."""
@@ -38,19 +39,17 @@ _WHOLE = 2**24
 """float32 represents every whole number up to this one; the limit for columns of such."""
 
 
-@dataclass(frozen=True)
-class SampleSpace:
-    """Samples as a network sees them, and the decoder back."""
-
-    train: Array
-    held_out: Array
-    decoder: Decoder
-    card: dict[str, Any]
+def _in_space(
+    train: NDArray[np.floating[Any]], held_out: NDArray[np.floating[Any]], decoder: Decoder, card: dict[str, Any]
+) -> DataSet:
+    """Return samples as a network sees them, with the decoder back and what the card says of it."""
+    seen, unseen = train.astype(np.float32), held_out.astype(np.float32)
+    return DataSet(seen, unseen, seen[: len(unseen)], "", decoder, card)
 
 
 def components(
     train: NDArray[np.float64], held_out: NDArray[np.float64], count: int, shape: tuple[int, ...], what: str
-) -> SampleSpace:
+) -> DataSet:
     """Represent flat pictures in [0, 1], (n, pixels), by their first principal components.
 
     Raises:
@@ -88,16 +87,14 @@ def components(
         "scaling": "pixels in [0, 1]; principal components divided by one number, their common standard deviation",
         "latent_scale": scale,
     }
-    return SampleSpace((latent / scale).astype(np.float32), (unseen / scale).astype(np.float32), decoder, card)
+    return _in_space(latent / scale, unseen / scale, decoder, card)
 
 
-def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) -> SampleSpace:
+def pixels(train: NDArray[Any], held_out: NDArray[Any], shape: tuple[int, ...]) -> DataSet:
     """Represent flat pictures in [0, 1], (n, pixels), by their pixels, scaled to [-1, 1]."""
     half = torch.full((train.shape[1],), 0.5)
     decoder = Decoder.affine(half, half, data_shape=shape, clip=(0.0, 1.0), constants=_constants(train, np.float32))
-    card = {"scaling": "pixels 0 ... 1 mapped to [-1, 1]"}
-    scaled = [(2 * part - 1).astype(np.float32) for part in (train, held_out)]
-    return SampleSpace(scaled[0], scaled[1], decoder, card)
+    return _in_space(2 * train - 1, 2 * held_out - 1, decoder, {"scaling": "pixels 0 ... 1 mapped to [-1, 1]"})
 
 
 def standardised(
@@ -106,7 +103,7 @@ def standardised(
     columns: tuple[ColumnCard, ...],
     path: str,
     robust: bool = False,
-) -> SampleSpace:
+) -> DataSet:
     """Scale rows of numbers, (n, columns), so that each column has mean 0 and standard deviation 1.
 
     With `robust`, the median is 0 and the interquartile range 1.349, as of a standard normal distribution, so a few
@@ -147,9 +144,9 @@ def standardised(
         columns=columns or None,
         knots=knots,
     )
-    scaled = [((part - shift) / scale).astype(np.float32) for part in (train, held_out)]
     to = "median 0 and interquartile range 1.349" if robust else "mean 0 and standard deviation 1"
-    return SampleSpace(scaled[0], scaled[1], decoder, {"scaling": f"each column to {to}"})
+    train, held_out = ((part - shift) / scale for part in (train, held_out))
+    return _in_space(train, held_out, decoder, {"scaling": f"each column to {to}"})
 
 
 def _knots(column: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import torch
 from pydantic import AfterValidator
 from torch import Tensor, nn
 
-from models.conditions import ONE, NamedCondition
+from models.conditions import NamedCondition, one_condition, tensors_of
 
 
 class TimeEmbedding(nn.Module):
@@ -72,7 +72,7 @@ class ConditionEmbedding(nn.Module):
 
     def __init__(self, config: NamedCondition, width: int) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.takes = config, one_condition(config)
         if config.classes is not None:
             self.table = nn.Embedding(config.classes + config.nullable, width)
         else:
@@ -89,10 +89,7 @@ class ConditionEmbedding(nn.Module):
         Raises:
             ConditionError: a wrong shape or type, or None for a model without a trained null.
         """
-        if condition is None:
-            null = self.config.null_of(ONE, x.dtype).to(x.device)
-            condition = null.expand(len(x), *null.shape[1:])
-        self.config.check(ONE, condition, x.shape[0], x.dtype)  # `len` would fix the number of rows of an export
+        [condition] = tensors_of(self.takes, condition, x)
         if self.config.classes is not None:
             return self.table(condition)
         if not self.config.nullable:

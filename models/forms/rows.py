@@ -26,6 +26,7 @@ from torch.utils.flop_counter import flop_registry
 
 from models.conditions import NamedConditions
 from models.noise import noise
+from models.program.steps import Stepwise
 from models.shapes import FreeAxis, Shape, free_axes, sized
 from models.velocity import VelocityError, VelocityField, forms, kind_of, rows_of
 
@@ -369,6 +370,23 @@ def best_rows(
     while not free and rows < _LARGEST and (larger := work_of_a_row(2 * rows)) < (1 - _SAVED) * now:
         rows, now = 2 * rows, larger
     return rows if rows < _LARGEST else None
+
+
+def limit_rows(
+    program: Stepwise,
+    function: RowFunction,
+    inputs: Sequence[tuple[Shape, torch.dtype]],
+    axes: Mapping[str, FreeAxis],
+) -> None:
+    """Write into the config of a program how many rows a CPU calls it with, unless its export fixed the rows.
+
+    Args:
+        program: the program.
+        function, inputs, axes: see `best_rows`.
+    """
+    if program.rows[0] == 1 and program.rows != (1, 1):
+        rows = best_rows(function, inputs, axes)
+        program.config = program.config.model_copy(update={"cpu_rows": rows})
 
 
 def _counted(function: RowFunction, arguments: Sequence[Tensor]) -> _Work:

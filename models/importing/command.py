@@ -150,9 +150,8 @@ def run(options: argparse.Namespace) -> int:
     statistics = {}
     if options.stats is not None:
         statistics = read_statistics(read_config(options.stats, "--stats"), options.normalisation)
-        actions = of_actions(statistics)
-        if actions is not None and not decoder.keys() & {"mean", "scale", "program"}:
-            decoder |= {"mean": actions[0], "scale": actions[1]}
+        if not decoder.keys() & {"mean", "scale", "program"}:
+            decoder |= of_actions(statistics)
     shared = {"declared": _declared(options), "decoder": decoder, "version": options.version}
     allowed = os.environ.get(ALLOW, "").strip().lower() in ("1", "true", "yes", "on")
     if (options.decoder is not None or options.program) and not allowed:

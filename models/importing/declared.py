@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from models.checkpoint.card import SamplingCard
 from models.compute import Compute
 from models.conventions import TimeCard
-from models.importing.detection import Detected
 from models.importing.files import ForeignError
 from models.messages import explain
 from models.scheduler import Chain, read_scheduler
@@ -153,17 +152,17 @@ class Declared:
             )
         return lines
 
-    def resolve(self, detected: Detected) -> tuple[TimeCard, list[str]]:
-        """Return the convention of a velocity to store, and lines for the user as in `report`."""
-        usual = detected.time or TimeCard()
+    def resolve(self, detected: TimeCard | None, evidence: str) -> tuple[TimeCard, list[str]]:
+        """Return the convention of a velocity to store, and lines as of `report`, from what `detect` returned."""
+        usual = detected or TimeCard()
         declared = {"noise_at": self.noise_at, "scale": self.scale, "sign": self.sign}
         taken = {name: getattr(usual, name) if value is None else value for name, value in declared.items()}
         time = TimeCard.model_validate({**taken, "data_at": 1 - taken["noise_at"]})
         report = [f"convention: noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d}"]
-        if detected.time is None:
-            report += [f"warning: the convention {detected}"] if None in declared.values() else []
+        if detected is None:
+            report += [f"warning: the convention {evidence}"] if None in declared.values() else []
         elif wrong := [name for name, value in declared.items() if value not in (None, getattr(usual, name))]:
-            report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the network shows {detected}")
+            report.append(f"warning: {' and '.join(wrong)} as declared looks wrong; the network shows {evidence}")
         if self.predicts is None and time.sign == (1 if time.noise_at == 1 else -1):
             report.append(
                 "warning: this network is assumed to return noise minus data; one that predicts the noise alone "

@@ -8,7 +8,6 @@ counts time in thousands cannot distinguish 0 from 1.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,43 +24,22 @@ _CLEARLY = 2.0  # smallest ratio of the distance at the other end to that at the
 _SAME = 0.1  # velocities that differ by less between 0 and 1 mean time in thousands
 
 
-@dataclass(frozen=True)
-class Detected:
-    """The convention detected, and the measurements behind it.
-
-    Attributes:
-        slopes: slope of the velocity over noise x at the network's own times 0 and `scale`.
-        misses: rms distance of the velocities from a line of slope 1 or -1 there, relative to the spread of x.
-        scale: 1 or 1000.
-        time: the convention; None if it cannot be detected.
+@torch.no_grad()
+def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -> tuple[TimeCard | None, str]:
+    """Detect the convention of a network by evaluating it at the ends of its time.
 
     A network that predicts noise shows a line of slope 1 at its noise end, as does one that returns noise minus data;
     its outputs for noise cannot distinguish the two.
-    """
-
-    slopes: tuple[float, float]
-    misses: tuple[float, float]
-    scale: float
-    time: TimeCard | None
-
-    def __str__(self) -> str:
-        ends = f"slope {self.slopes[0]:+.2f} at 0 and {self.slopes[1]:+.2f} at {self.scale:g}"
-        lines = f"off the line by {self.misses[0]:.2f} and {self.misses[1]:.2f}"
-        if self.time is None:
-            return f"cannot be detected ({ends}, {lines}); declare it with --noise-at, --time-scale and --sign"
-        return (
-            f"noise at {self.time.noise_at}, time scale {self.time.scale:g}, sign {self.time.sign:+d} ({ends}, {lines})"
-        )
-
-
-@torch.no_grad()
-def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -> Detected:
-    """Detect the convention of a network by evaluating it at the ends of its time.
 
     Args:
         network: states (rows, *event) and times (rows,) in its own convention -> velocities.
         event_shape: shape of one state.
         dtype: dtype of the states.
+
+    Returns:
+        The convention, None if it cannot be detected; and in words, with the slopes of the velocity over noise at the
+        network's own times 0 and `scale`, and the rms distances from a line of slope 1 or -1 there, relative to the
+        spread of x.
     """
     rows = min(256, max(16, _NUMBERS // math.prod(event_shape)))
     x = noise(0, 0, rows, event_shape, dtype)
@@ -75,13 +53,14 @@ def detect(network: Network, event_shape: tuple[int, ...], dtype: torch.dtype) -
         scale, far = 1000.0, ask(1000.0)
     flat = x.reshape(rows, -1).double()
     (slope0, miss0), (slope1, miss1) = _line(flat, first), _line(flat, far)
-    time = None
-    if min(miss0, miss1) <= _LINE and max(miss0, miss1) >= _CLEARLY * min(miss0, miss1):
-        if miss0 < miss1:
-            time = TimeCard(scale=scale, sign=1 if slope0 < 0 else -1)
-        else:
-            time = TimeCard(noise_at=1, data_at=0, scale=scale, sign=1 if slope1 > 0 else -1)
-    return Detected((slope0, slope1), (miss0, miss1), scale, time)
+    ends = f"slope {slope0:+.2f} at 0 and {slope1:+.2f} at {scale:g}, off the line by {miss0:.2f} and {miss1:.2f}"
+    if not (min(miss0, miss1) <= _LINE and max(miss0, miss1) >= _CLEARLY * min(miss0, miss1)):
+        return None, f"cannot be detected ({ends}); declare it with --noise-at, --time-scale and --sign"
+    if miss0 < miss1:
+        time = TimeCard(scale=scale, sign=1 if slope0 < 0 else -1)
+    else:
+        time = TimeCard(noise_at=1, data_at=0, scale=scale, sign=1 if slope1 > 0 else -1)
+    return time, f"noise at {time.noise_at}, time scale {time.scale:g}, sign {time.sign:+d} ({ends})"
 
 
 @torch.no_grad()

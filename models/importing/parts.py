@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from models.conditions import NamedConditions
 from models.decoder import Decoder, DecoderConfig
-from models.forms.rows import best_rows
+from models.forms.rows import limit_rows
 from models.importing.files import ForeignError
 from models.importing.programs import ExportedProgram, Stated, read_function
 from models.messages import explain, first_line
@@ -104,14 +103,12 @@ def _from_program(
     program = read_function(file, ["data"], ["x"])
     _check_states(file, program, event_shape, axes)
     of_states = {axis: axes[axis] for axis in free_axes(event_shape)}
-    tensors = program.tensors
     with _runs(file):
-        config = FunctionConfig.model_validate(program.config)
+        function = Function.with_tensors(FunctionConfig.model_validate(program.config), program.tensors)
         data: Any = program.results["data"]
         if not data:
             raise ForeignError(f"{file}: returns data of the shape {data}; each sample must have its own data")
         if None in data:
-            function = _function(config, tensors)
 
             def shape_at(sizes: Mapping[str, int]) -> tuple[int, ...]:
                 x = noise(0, 0, _TRIAL_ROWS, sized(event_shape, sizes), dtype)
@@ -119,9 +116,9 @@ def _from_program(
                     return tuple(function({"x": x})["data"].shape[1:])
 
             data = data_sizes(file, shape_at, of_states)
-        config = _called_as_pays(config, tensors, {"x": (event_shape, dtype)}, of_states)
+        _limit_rows(function, {"x": (event_shape, dtype)}, of_states)
         shape = tuple(options.get("data_shape", data))
-        decoder = Decoder.from_program(config, tensors, tuple(event_shape), shape, options.get("clip"))
+        decoder = Decoder.from_program(function, tuple(event_shape), shape, options.get("clip"))
     decoder.eval().requires_grad_(False)
     with _runs(file):
         for sizes in trial_sizes(of_states):
@@ -226,38 +223,25 @@ def _check_states(file: Path, program: ExportedProgram, event_shape: Shape, axes
             )
 
 
-def _function(config: FunctionConfig, tensors: Mapping[str, Tensor]) -> Function:
-    with torch.device("meta"):
-        function = Function(config)
-    function.load_state_dict({f"data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
-    return function
-
-
-def _called_as_pays(
-    config: FunctionConfig,
-    tensors: Mapping[str, Tensor],
-    inputs: Mapping[str, tuple[Shape, torch.dtype]],
-    axes: Mapping[str, FreeAxis],
-) -> FunctionConfig:
-    """Return the config, with the most rows of a call on a CPU (see `best_rows`)."""
-    if config.rows[0] > 1 or config.rows == (1, 1):
-        return config
-    function = _function(config, tensors)
-
+def _limit_rows(
+    function: Function, inputs: Mapping[str, tuple[Shape, torch.dtype]], axes: Mapping[str, FreeAxis]
+) -> None:
     def call(*arguments: Tensor) -> Tensor:
         return next(iter(function(dict(zip(inputs, arguments, strict=True))).values()))
 
-    return config.model_copy(update={"cpu_rows": best_rows(call, list(inputs.values()), axes)})
+    limit_rows(function, call, list(inputs.values()), axes)
 
 
-def read_prelude(
+def make_prelude(
     file: Path,
     inputs: Sequence[str] | None,
     outputs: Sequence[str] | None,
     arguments: Sequence[str],
     conditions: Stated,
-) -> ExportedProgram:
-    """Read a prelude, with results named like the network's conditions.
+    takes: NamedConditions | None,
+    dtype: torch.dtype,
+) -> tuple[Prelude, NamedConditions, str]:
+    """Return the prelude of a network, the conditions that requests give, and a line for the user.
 
     Args:
         file: the archive.
@@ -266,12 +250,14 @@ def read_prelude(
             not take itself, in order.
         arguments: the names of the network's arguments, in order.
         conditions: fields that programs cannot declare themselves, by name.
+        takes: the conditions that the network takes.
+        dtype: dtype of its states.
 
     Raises:
-        ForeignError: it cannot be read, or does not fit the network's arguments.
+        ForeignError: it cannot be read, or does not fit the network; it fails on examples, or mixes rows.
     """
-    of_network = [name for name in arguments if name not in ("x", "t")]
-    if not of_network:
+    of_network = [name for name in arguments if takes is not None and name in takes.entries]
+    if takes is None or not of_network:
         raise ForeignError("--prelude needs the names of the network's arguments: --inputs x,t,...")
     program = read_function(file, None, inputs, conditions)
     values = program.config["outputs"].values()
@@ -281,36 +267,18 @@ def read_prelude(
             f"{file}: returns {len(values)} tensors, and the network takes {', '.join(of_network)}; name the "
             "results in order with --prelude-outputs"
         )
-    return replace(program, config=program.config | {"outputs": dict(zip(outputs, values, strict=True))})
-
-
-def make_prelude(
-    file: Path, program: ExportedProgram, takes: NamedConditions, dtype: torch.dtype
-) -> tuple[Prelude, NamedConditions, str]:
-    """Return the prelude of a network, the conditions that requests give, and a line for the user.
-
-    Args:
-        file: its archive, for messages.
-        program: its content.
-        takes: the conditions that the network takes.
-        dtype: dtype of its states.
-
-    Raises:
-        ForeignError: prelude and network do not fit together; the prelude fails on examples, or mixes rows.
-    """
+    config = program.config | {"outputs": dict(zip(outputs, values, strict=True))}
     try:
-        card = PreludeCard.model_validate({"conditions": program.conditions, "program": program.config})
+        card = PreludeCard.model_validate({"conditions": program.conditions, "program": config})
         requested = NamedConditions(card.request_conditions(takes.entries), bounds=takes.bounds)
     except ValidationError as error:
         raise ForeignError(f"{file}: {explain(error)}") from None
     except ValueError as error:
         raise ForeignError(f"{file}: {error}") from None
-    inputs = {name: (entry.shape, entry.network_dtype(dtype)) for name, entry in card.conditions.items()}
-    function = _called_as_pays(card.program, program.tensors, inputs, requested.axes)
-    with torch.device("meta"):
-        prelude = Prelude(card.model_copy(update={"program": function}))
-    tensors = {f"program.data_{name}": tensor for name, tensor in program.tensors.items()}
-    prelude.load_state_dict(tensors, assign=True)
+    function = Function.with_tensors(card.program, program.tensors)
+    shapes = {name: (entry.shape, entry.network_dtype(dtype)) for name, entry in card.conditions.items()}
+    _limit_rows(function, shapes, requested.axes)
+    prelude = Prelude(card.model_copy(update={"program": function.config}), function)
     prelude.eval().requires_grad_(False)
     with _runs(file):
         with torch.no_grad():

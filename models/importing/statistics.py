@@ -12,7 +12,6 @@ with e = 1e-8 for lerobot, which leaves it out on the way back from `mean-std`, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -27,19 +26,9 @@ _ACTIONS = ("action", "actions")
 _FIELDS = {"mean-std": ("mean", "std"), "min-max": ("min", "max"), "quantiles": ("q01", "q99")}
 
 
-@dataclass(frozen=True)
-class Affine:
-    """The normalisation of one entry.
-
-    Attributes:
-        mean, scale: a network takes (value - mean) * scale.
-        shift, spread: data are value * spread + shift.
-    """
-
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    shift: NDArray[np.float64]
-    spread: NDArray[np.float64]
+Array = NDArray[np.float64]
+Affine = tuple[Array, Array, Array]
+"""Mean, scale and spread of one entry: a network takes (value - mean) * scale, and data are value * spread + mean."""
 
 
 def read_statistics(document: Mapping[str, Any], normalisation: Normalisation) -> dict[str, Affine]:
@@ -63,7 +52,7 @@ def read_statistics(document: Mapping[str, Any], normalisation: Normalisation) -
             low, high = (np.asarray(entry[field], dtype=np.float64) for field in (first, second))
             with np.errstate(all="ignore"):  # what overflows is refused
                 affine = _affine(low, high, normalisation, 1e-6 if openpi else 1e-8, openpi)
-            if not all(np.isfinite(values).all() for values in (affine.mean, affine.scale, affine.spread)):
+            if not all(np.isfinite(values).all() for values in affine):
                 raise ValueError(f"its {first} and {second} make a scale that is not finite")
             normalisations[str(name).rsplit(".", 1)[-1]] = affine
         except (TypeError, ValueError, OverflowError) as error:
@@ -77,11 +66,10 @@ def _affine(low: Any, high: Any, normalisation: Normalisation, epsilon: float, o
     if low.shape != high.shape or not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise ValueError("its numbers have two shapes, or are not finite")
     if normalisation == "mean-std":
-        return Affine(low, 1 / (high + epsilon), low, high + epsilon * openpi)
+        return low, 1 / (high + epsilon), high + epsilon * openpi
     width = high - low
     width = width + epsilon if openpi else np.where(width == 0, epsilon, width)
-    middle = low + width / 2
-    return Affine(middle, 2 / width, middle, width / 2)
+    return low + width / 2, 2 / width, width / 2
 
 
 def of_conditions(
@@ -91,12 +79,14 @@ def of_conditions(
     fields: dict[str, Mapping[str, Any]] = dict(stated)
     for name in filter(statistics.__contains__, names):
         if not {"mean", "scale"} & fields.get(name, {}).keys():
-            numbers = {"mean": statistics[name].mean.tolist(), "scale": statistics[name].scale.tolist()}
-            fields[name] = {**fields.get(name, {}), **numbers}
+            mean, scale, _ = statistics[name]
+            fields[name] = {**fields.get(name, {}), "mean": mean.tolist(), "scale": scale.tolist()}
     return fields
 
 
-def of_actions(statistics: Mapping[str, Affine]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Return mean and scale of a decoder to actions, along their last axis; None without statistics of actions."""
-    mine = next((statistics[name] for name in _ACTIONS if name in statistics), None)
-    return None if mine is None else (mine.shift[None], mine.spread[None])
+def of_actions(statistics: Mapping[str, Affine]) -> dict[str, Array]:
+    """Return mean and scale of a decoder to actions, along their last axis; nothing without statistics of actions."""
+    for name in filter(statistics.__contains__, _ACTIONS):
+        mean, _, spread = statistics[name]
+        return {"mean": mean[None], "scale": spread[None]}
+    return {}

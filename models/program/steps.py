@@ -39,8 +39,8 @@ _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn,
 
 Dtypes = Mapping[str, torch.dtype]
 
-Slots = Mapping[str | tuple[str, ...], int]
-"""Places of a program's values, by their names; and of the device of the inputs, and of dtypes to cast to."""
+Values = Mapping[str | tuple[str, ...], Any]
+"""The values of a program by their names, dtypes to cast to by `("dtype", name)`, and the device of its inputs."""
 
 _DEVICE = ("device",)
 
@@ -84,6 +84,11 @@ class Step(Frozen):
     kwargs: dict[str, JsonValue] = Field(default_factory=dict)
     out: tuple[str, ...]
     single: bool = True
+
+    @property
+    def uses(self) -> set[str]:
+        """The names of the values that it takes; raises a ValueError for an object of an unknown kind."""
+        return names_in([*self.args, *self.kwargs.values()])
 
 
 class StepsConfig(Sparse):
@@ -130,8 +135,7 @@ class StepsConfig(Sparse):
             arguments = [*step.args, *step.kwargs.values()]
             if step.op.startswith("_operator.") and not all(isinstance(a, int | float | dict) for a in arguments):
                 raise ValueError(f"step {number} ({step.op}) takes numbers only")
-            unknown = names_in(arguments) - values
-            if unknown:
+            if unknown := step.uses - values:
                 raise ValueError(f"step {number} ({step.op}) uses {sorted(unknown)[0][:50]!r}, which is not known yet")
             values.update(step.out)
         for output in outputs:
@@ -148,6 +152,14 @@ class Stepwise(nn.Module):
 
     config: Any
 
+    @classmethod
+    def with_tensors(cls, config: Any, tensors: Mapping[str, Tensor]) -> Self:
+        """Make the module of a config with the program's tensors by name, which are not copied."""
+        with torch.device("meta"):
+            module = cls(config)
+        module.load_state_dict({f"data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
+        return module
+
     def add_steps(self, config: StepsConfig, outputs: Sequence[str]) -> None:
         """Make a buffer for each tensor, and prepare the steps.
 
@@ -158,13 +170,9 @@ class Stepwise(nn.Module):
         for name, tensor in config.tensors.items():
             # The prefix keeps the names apart from the module's own attributes.
             self.register_buffer(f"data_{name}", torch.zeros(tensor.shape, dtype=DTYPES[tensor.dtype]))
-        names = {name for step in config.steps for name in names_in([*step.args, *step.kwargs.values()])}
-        names.update(config.tensors, outputs, *(step.out for step in config.steps))
-        keys = [*sorted(names), _DEVICE, *(("dtype", name) for name in CAST_DTYPES)]
-        self._slots = {key: slot for slot, key in enumerate(keys)}
-        self._results = [self._slots[name] for name in outputs]
+        self._results = outputs
         last = _last_uses(config.steps, outputs)
-        self._calls = [_Call(step, dead, self._slots) for step, dead in zip(config.steps, last, strict=True)]
+        self._calls = [_Call(step, dead) for step, dead in zip(config.steps, last, strict=True)]
         self._fitting_rows: dict[tuple[tuple[int, ...], ...], int] = {}  # by the shapes of a row of each input
 
     @property
@@ -217,17 +225,15 @@ class Stepwise(nn.Module):
 
     def _run(self, inputs: Mapping[str, Tensor], dtypes: Dtypes, multiple: int = 1) -> tuple[Tensor, ...]:
         device, tensors = next(iter(inputs.values())).device, cast("dict[str, Tensor]", self._buffers)
-        sizing, held = device.type == "meta", dict[int, int]()
-        values: list[Any] = [None] * len(self._slots)
-        values[self._slots[_DEVICE]] = device
-        for name, dtype in dtypes.items():
-            values[self._slots["dtype", name]] = dtype
+        sizing, held = device.type == "meta", dict[str, int]()
+        values: dict[Any, Any] = {
+            _DEVICE: device,
+            **{("dtype", name): dtype for name, dtype in dtypes.items()},
+            **inputs,
+        }
         for name in self.config.tensors:
             tensor = tensors[f"data_{name}"]
-            values[self._slots[name]] = torch.empty_like(tensor, device="meta") if sizing else tensor
-        for name, tensor in inputs.items():
-            if name in self._slots:
-                values[self._slots[name]] = tensor
+            values[name] = torch.empty_like(tensor, device="meta") if sizing else tensor
         for call in self._calls:
             arguments = call.arguments.copy()
             for place, get in call.references:
@@ -244,20 +250,19 @@ class Stepwise(nn.Module):
                 if "index out of range" in why:
                     why += "; if it is of a label, declare the number of labels as `classes` of that condition"
                 raise VelocityError(f"step {name} ({step.op}): {why}") from error
-            for slot, result in zip(call.out, (out,) if call.step.single else out, strict=True):
-                values[slot] = result
+            values.update(zip(call.step.out, (out,) if call.step.single else out, strict=True))
             if sizing and not call.is_view:
-                held.update((slot, getattr(values[slot], "nbytes", 0)) for slot in call.out)
+                held.update((name, getattr(values[name], "nbytes", 0)) for name in call.step.out)
                 if (total := sum(held.values())) > MAX_BYTES:
                     raise VelocityError(
                         f"step {call.step.out[0]} ({call.step.op}) would bring the program's results to "
                         f"{total >> 20} MiB for {next(iter(inputs.values())).shape[0]} rows; {MAX_BYTES >> 20} MiB are "
                         "allowed"
                     )
-            for slot in call.dead:
-                values[slot] = None
-                held.pop(slot, None)
-        return tuple(values[slot] for slot in self._results)
+            for name in call.dead:
+                values.pop(name)
+                held.pop(name, None)
+        return tuple(values[name] for name in self._results)
 
 
 class FunctionConfig(StepsConfig):
@@ -310,24 +315,23 @@ class _Call:
     Attributes:
         step: the step.
         arguments, named: its arguments, as far as they are the same in each call.
-        references, named_references: the places of the others, and functions from the values by slot to each of them.
-        out, dead: the slots of its results, and of the values that no later step uses.
+        references, named_references: the places of the others, and functions from the values to each of them.
+        dead: the values that no later step uses.
         is_view: whether its results are views of its arguments.
         even: the function in the form in which rows have the same bits in any number; None if it has none. Its first
             argument is the multiple to which rows of products are filled.
     """
 
-    def __init__(self, step: Step, dead: Sequence[str], slots: Slots) -> None:
-        self.step, self.function = step, operation(step.op)
-        self.out, self.dead = [slots[name] for name in step.out], [slots[name] for name in dead]
+    def __init__(self, step: Step, dead: Collection[str]) -> None:
+        self.step, self.dead, self.function = step, dead, operation(step.op)
         self.is_view = getattr(self.function, "is_view", False)
         make, of = _EVEN.get(step.op, (None, 0))
         self.even = None if make is None else make(self.function, of)
-        positional = [_argument(value, slots) for value in step.args]
-        named = {name: _argument(value, slots) for name, value in step.kwargs.items()}
+        positional = [_argument(value) for value in step.args]
+        named = {name: _argument(value) for name, value in step.kwargs.items()}
         schema = getattr(self.function, "_schema", None)
         if schema and any(argument.name == "device" and argument.kwarg_only for argument in schema.arguments):
-            named["device"] = None, itemgetter(slots[_DEVICE])  # or it would choose one itself
+            named["device"] = None, itemgetter(_DEVICE)  # or it would choose one itself
         self.arguments = [fixed for fixed, _ in positional]
         self.references = [(place, get) for place, (_, get) in enumerate(positional) if get is not None]
         self.named = {name: fixed for name, (fixed, _) in named.items()}
@@ -393,10 +397,10 @@ _EVEN: dict[str, tuple[Callable[..., Any], int]] = {
 """Operations whose bits depend on the number of rows -> how a form of them is made in which they do not."""
 
 
-def _argument(value: Any, slots: Slots) -> tuple[Any, Callable[[Sequence[Any]], Any] | None]:
-    """Return an argument that is the same in each call, or None and a function from the values by slot to it."""
+def _argument(value: Any) -> tuple[Any, Callable[[Values], Any] | None]:
+    """Return an argument that is the same in each call, or None and a function from the values to it."""
     if isinstance(value, list | tuple):
-        parts = [_argument(item, slots) for item in value]
+        parts = [_argument(item) for item in value]
         if all(get is None for _, get in parts):
             return [fixed for fixed, _ in parts], None
         return None, lambda values: [fixed if get is None else get(values) for fixed, get in parts]
@@ -408,7 +412,7 @@ def _argument(value: Any, slots: Slots) -> tuple[Any, Callable[[Sequence[Any]], 
     if kind in _CONSTANTS:
         return _CONSTANTS[kind][content], None
     keys = {"value": content, "dtype": ("dtype", content), "device": _DEVICE}
-    return None, itemgetter(slots[keys[kind]])
+    return None, itemgetter(keys[kind])
 
 
 def names_in(value: Any) -> set[str]:
@@ -432,12 +436,11 @@ def names_in(value: Any) -> set[str]:
     return set()
 
 
-def _last_uses(steps: Sequence[Step], outputs: Collection[str]) -> list[list[str]]:
+def _last_uses(steps: Sequence[Step], outputs: Collection[str]) -> list[set[str]]:
     """Return, for each step, the values that no later step uses, so that their memory can be freed."""
     used = set(outputs)
-    dead: list[list[str]] = []
+    dead: list[set[str]] = []
     for step in reversed(steps):
-        last = (names_in([*step.args, *step.kwargs.values()]) | set(step.out)) - used
-        dead.append(sorted(last))
-        used |= last
+        dead.append((step.uses | set(step.out)) - used)
+        used |= dead[-1]
     return dead[::-1]

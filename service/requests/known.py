@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.job import Operation
 from models.arrays import NestedError, outline, to_floats
 from models.decoder import InverseError
 from models.forms.rows import RowCaller
@@ -18,8 +19,11 @@ from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions, refuse_corrections
 from service.requests.schemas import KnownRequest, SampleRequest
 from service.requests.solver import refuse_average
-from solvers.known_values import KnownValues
+from solvers.known_values import KnownValues, guided
 from solvers.plan import Plan
+
+GUIDED = Operation("guided", correction=guided, rows=3)
+"""Samples that are guided: each row goes through the network, and forwards and backwards through it again."""
 
 _NUMBERS = frozenset({int, float})
 

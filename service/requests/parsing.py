@@ -30,6 +30,7 @@ MAX_OBJECTS = 100_000
 _RULES = {
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
     "tuple_type": "must be a list of numbers",
     "model_type": "must be a JSON object",
     "dict_type": "must be a JSON object",

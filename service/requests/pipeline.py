@@ -26,9 +26,9 @@ from service.http.context import Context, context_of
 from service.http.events import until_disconnect
 from service.http.negotiation import choose
 from service.registry.version import ModelVersion
-from service.replay import header_of
 from service.requests.npz_body import claimed_bytes, is_npz
 from service.requests.parsing import LARGE_BODY, parse, read_body, set_aside
+from service.requests.replays import asked_of, header_of
 from service.requests.schemas import SampleRequest, Subject
 from service.requests.validation import MAX_ALIKE, Validated, sample_request
 from service.responses.arrays import ENCODERS, JSON, NPZ, NUMBERS_PER_PIECE, ArrayResponse, Encoder, Pieces
@@ -240,7 +240,7 @@ def patience(http: Context, job: Job) -> float:
 async def drawn(http: Context, valid: Validated, result: JobResult) -> ArrayResponse:
     """Count samples and return their response, built in a worker thread if it is large."""
     count(http, valid.job, result)
-    arguments = (http, valid.model, valid.job, result, valid.decode, valid.constant, valid.choice)
+    arguments = (http, valid.model, valid.job, result, valid.decode, valid.constant, valid.choice, asked_of)
     saved = 0 if result.saved is None else result.saved.numel()
     most = max(result.x.numel(), len(result.trace.sample), saved)
     if most <= NUMBERS_PER_PIECE and not valid.job.log_prob:

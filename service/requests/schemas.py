@@ -1,8 +1,19 @@
 """Request bodies as pydantic models: the fields that all requests to solve share, and the body of a sample request."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, WrapValidator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
 
 from models.guidance import MAX_TERMS
 from service.requests.tensors import INTEGER_LIMIT, Tensor, array_too
@@ -29,6 +40,12 @@ SOLVER_FIELDS = tuple(name for name in DEFAULTS if name not in ("t_span", "resam
 SINGLE = "single"
 """Marks a field that is for one request; a bulk job, which is many requests, cannot have it."""
 
+ECHOED = "echoed"
+"""Marks a field that a response repeats where it is not the default, for a replay; a `Job` has it under this name."""
+
+HASHED = "hashed"
+"""Marks a field of which a response may have only the hash; for a replay it is sent again."""
+
 Version = Annotated[Count | None, SINGLE, Field(description="version of the model; the highest if omitted")]
 
 # What OpenAPI shows of fields that are checked with the model.
@@ -49,6 +66,9 @@ SOLVER_SCHEMA = {
     "examples": ["dopri5", "dopri5@1e-5", "rk4-20", "ab3-12/shift(3)"],
 }
 """What OpenAPI shows: programs that are written from the description alone do not name the solvers."""
+
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Body(BaseModel):
@@ -156,9 +176,7 @@ class Drawn(Body):
     """index of the first sample in the seed's stream"""
 
 
-Conditions = Annotated[Any, _optional(_OBJECT), Tensor(named=True)]
-Known = Annotated[KnownRequest | None, Tensor(named=True)]
-Start = Annotated[Any, _optional(_ARRAY), Tensor(), SINGLE]
+Conditions = Annotated[Any, _optional(_OBJECT), Tensor(named=True), HASHED]
 TimeLimit = Annotated[Positive | None, SINGLE, Field(description="time limit in seconds, queueing included")]
 _YIELDS = "yields to interactive requests, which take most of the time"
 Urgency = Annotated[Literal["interactive", "bulk"], SINGLE, Field(description=f"bulk {_YIELDS}")]
@@ -166,6 +184,7 @@ Background = Annotated[Urgency, Field(description=f"bulk (the default) {_YIELDS}
 """The urgency of requests that measure a model rather than draw samples."""
 NoiseScale = Annotated[
     float,
+    ECHOED,
     Field(ge=0, le=1000, description="factor of the starting noise, its temperature: below 1 for more typical samples"),
 ]
 
@@ -174,15 +193,15 @@ class Subject(Body):
     """Which paths to solve for: the model's version, conditions, guidance and sizes; and how long, and how urgently."""
 
     version: Version = None
-    condition: Annotated[Any, Tensor()] = None
+    condition: Annotated[Any, Tensor(), HASHED] = None
     """class label or vector of a conditional model: one for all samples, or a list of them"""
     conditions: Conditions = None
     """conditions of the model by name: one value for all samples, or a list of them"""
     negative: Conditions = None
     """conditions that replace the nulls in guidance, by name"""
-    shape: Annotated[Any, _optional(_SIZES)] = None
+    shape: Annotated[Any, _optional(_SIZES), ECHOED] = None
     """size of each free axis of the samples, by name, unless it follows from a condition"""
-    guidance: AnyGuidance | None = None
+    guidance: Annotated[AnyGuidance | None, HASHED] = None
     """strength of classifier-free guidance, or its terms, interval, projection and rescale"""
     timeout_s: TimeLimit = None
     priority: Urgency = "interactive"
@@ -222,7 +241,7 @@ class Solving(Subject):
 class Paths(Solving, Drawn):
     """Paths to solve for: from the noise of a seed, or from start states."""
 
-    x0: Start = None
+    x0: Annotated[Any, _optional(_ARRAY), Tensor(), SINGLE, HASHED] = None
     """start states instead of noise, shape (num_samples, *event_shape)"""
 
 
@@ -246,26 +265,25 @@ class BudgetBody(Body):
 class SampleRequest(Paths, Named):
     """Body of ``POST /v1/sample``: the model, the samples of a seed, and how to solve for them."""
 
-    known: Known = None
+    known: Annotated[KnownRequest | None, Tensor(named=True), HASHED] = None
     """numbers of the samples that are known: values, mask and mode"""
     noise_scale: NoiseScale = 1.0
-    start_time: Finite | None = Field(
+    start_time: Annotated[Finite | None, ECHOED] = Field(
         default=None,
         description="time of the first call as the network counts it, such as step 801 or a sigma, with the noise that "
         "its authors start from there; that of its card if omitted",
     )
-    t_span: Annotated[tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), SINGLE] = (
-        0.0,
-        1.0,
-    )
+    t_span: Annotated[
+        tuple[Finite, Finite], Field(strict=False), WrapValidator(array_too), Tensor(axes=1), SINGLE, ECHOED
+    ] = WHOLE
     """where to start and end; noise is at 0, data at 1"""
-    trace: Annotated[Literal["none", "summary", "full"], SINGLE] = "summary"
+    trace: Annotated[Literal["none", "summary", "full"], SINGLE, ECHOED] = "summary"
     """how much to report about the steps"""
     save_at: Annotated[Times | None, WrapValidator(array_too), Tensor(axes=1), SINGLE] = None
     """times at which to report the states, too"""
-    log_prob: Annotated[bool, SINGLE] = False
+    log_prob: Annotated[bool, SINGLE, ECHOED] = False
     """also report the log-density of each step of each sample, with the solver sde"""
-    decode: bool = True
+    decode: Annotated[bool, ECHOED] = True
     """turn latent states into data"""
     budget: Annotated[BudgetBody | None, SINGLE] = None
     """instead of a solver: the service chooses one"""
@@ -276,3 +294,28 @@ class SampleRequest(Paths, Named):
     def saved_times(self) -> int:
         """The number of times at which to report the states."""
         return 0 if self.save_at is None else len(self.save_at)
+
+
+def marked(mark: str) -> tuple[str, ...]:
+    """Return the fields of a request for samples that have a mark."""
+    return tuple(name for name, field in SampleRequest.model_fields.items() if mark in field.metadata)
+
+
+def with_fields(*names: str, about: str | None = None) -> Callable[[type[Model]], type[Model]]:
+    """Return a decorator that adds fields of a request for samples to a schema; none of them is required.
+
+    Args:
+        names: of the fields.
+        about: a text about each, in place of its own.
+    """
+
+    def extended(schema: type[Model]) -> type[Model]:
+        fields: dict[str, Any] = {}
+        for name in names:
+            field = SampleRequest.model_fields[name]
+            kind: Any = Annotated[field.annotation, *field.metadata]
+            fields[name] = kind | None, Field(default=None, description=about or field.description)
+        kept = {"__module__": schema.__module__, "__doc__": schema.__doc__}
+        return create_model(schema.__name__, __base__=schema, **kept, **fields)
+
+    return extended

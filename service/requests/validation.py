@@ -16,7 +16,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.job import GUIDED, SAMPLE, Job, Priority
+from engine.job import Job, Priority
 from models.condition_values import repeated
 from selection.choice import Choice
 from service.errors import check_limit, invalid
@@ -24,7 +24,7 @@ from service.http.context import Context
 from service.ledger import MemoryOwner
 from service.registry.version import ModelVersion
 from service.requests.conditions import CheckedConditions, sized
-from service.requests.known import check_known, known_of
+from service.requests.known import GUIDED, check_known, known_of
 from service.requests.parsing import check, json_members
 from service.requests.schemas import DRAWN_BITS, SampleRequest, Subject
 from service.requests.sizes import check_format, check_size, kept_steps, logged_beyond, memory_bytes, response_bytes
@@ -182,7 +182,9 @@ def validate_sample(
     )
     if request.known is not None:
         known = known_of(request.known, request.num_samples, model, request.decode)
-        job = replace(job, known=known, operation=SAMPLE if request.known.mode == "replace" else GUIDED)
+        job = replace(job, known=known)
+        if known.weights is not None:
+            job = replace(job, operation=GUIDED, constants=known.constants())
     return Validated(model, job, encoder, request.decode, needs.max_bytes, needs.choice, needs.constant)
 
 

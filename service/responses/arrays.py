@@ -4,6 +4,7 @@ A writer yields pieces that can be sent as they come. A piece holds at most abou
 never keeps other requests waiting for long.
 """
 
+import hashlib
 import io
 import math
 import time
@@ -231,6 +232,12 @@ def _header(array: Array) -> bytes:
     layout = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(buffer, layout)
     return buffer.getvalue()
+
+
+def digest_of(array: Array) -> str:
+    """Return the hash of an array's bytes in C order."""
+    flat = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return f"sha256:{hashlib.sha256(flat.data.cast('B') if flat.size else b'').hexdigest()}"
 
 
 def slices(view: memoryview) -> Pieces:

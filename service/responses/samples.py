@@ -14,10 +14,10 @@ from typing_extensions import TypedDict
 from engine.job import Job, JobResult
 from models.condition_values import class_names
 from selection.choice import Choice
+from service.environment import environment_of
 from service.http.context import Context
 from service.registry.version import ModelVersion
-from service.replay import asked_of, digest_of, environment_of
-from service.responses.arrays import Array, ArrayResponse
+from service.responses.arrays import Array, ArrayResponse, digest_of
 from service.responses.solved import Floats, Rows, Solved, closed, described, latency, outcome, written_as
 from solvers.draws import SCHEME as STEP_NOISE
 from solvers.plan import Plan
@@ -166,6 +166,7 @@ def sample_response(
     decode: bool,
     constant: dict[str, Any],
     choice: Choice | None,
+    asked_of: Callable[[ModelVersion, Job, bool], dict[str, Any]],
 ) -> ArrayResponse:
     """Return the response to a request for samples.
 
@@ -177,11 +178,12 @@ def sample_response(
         decode: whether samples are data, not states.
         constant: members of an earlier response to a request alike; if empty, they are filled in.
         choice: the service's choice of a solver, if it made one.
+        asked_of: returns the member `request`, given model, job and `decode`.
     """
     samples = samples_of(model, result, decode)
     arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
     if not constant:
-        constant.update(_constant(http, model, job, decode, choice))
+        constant.update(_constant(http, model, job, decode, choice, asked_of(model, job, decode)))
     shared: Any = constant.copy()
     document: SampleResponse = shared
     document["seed"], document["first_index"] = job.seed, job.first_index
@@ -212,11 +214,13 @@ def sample_response(
     return ArrayResponse(document, arrays, http.elapsed, model.card.decoder.clip if decode else None)
 
 
-def _constant(http: Context, model: ModelVersion, job: Job, decode: bool, choice: Choice | None) -> SampleResponse:
+def _constant(
+    http: Context, model: ModelVersion, job: Job, decode: bool, choice: Choice | None, asked: dict[str, Any]
+) -> SampleResponse:
     """Return a response in which all members that differ among requests alike are only in their places."""
     columns = model.card.decoder.columns if decode else None
     known: KnownBody = {
-        "mode": "guided" if job.operation.pulled else "replace",
+        "mode": "replace" if job.constants is None else "guided",
         "values": "data" if decode and model.numberwise else "states",
     }
     return {
@@ -243,7 +247,7 @@ def _constant(http: Context, model: ModelVersion, job: Job, decode: bool, choice
         "status": "",
         "failed": [],
         "digest": "",
-        "request": asked_of(model, job, decode),
+        "request": asked,
         "environment": environment_of(http.service.environment, model),
         "samples": _NONE,
         "latency": {"queue_s": 0.0, "solve_s": 0.0, "network_s": 0.0, "encode_s": 0.0, "total_s": 0.0},

@@ -3,50 +3,38 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, Any, get_args
+from typing import Annotated
 
 from fastapi import Response
 
 from models.messages import shown
 from service import examples
+from service.environment import Difference, differences_of, environment_of
 from service.errors import Kind, ProblemError, invalid
 from service.http.context import Context
 from service.openapi import SAMPLING, Router, requested, solved
 from service.registry.version import ModelVersion
-from service.replay import Answer, Difference, Hashed, arrays_of, differences_of, digest_of, environment_of
 from service.requests import pipeline
 from service.requests.parsing import check
-from service.requests.schemas import Conditions, Known, SampleRequest, Start, TimeLimit, Urgency
-from service.requests.tensors import Tensor
+from service.requests.replays import AGAIN, Answer, arrays_of
+from service.requests.schemas import SampleRequest, TimeLimit, Urgency, with_fields
 from service.requests.validation import Validated, validate_sample
-from service.responses.arrays import ENCODERS, Encoder
+from service.responses.arrays import ENCODERS, Encoder, digest_of
 from service.responses.samples import SampleResponse
 from service.responses.solved import closed, described
 from service.settings import Settings
 
 router = Router(tags=[SAMPLING], route_class=pipeline.BodyRoute)
 
-_AGAIN = get_args(Hashed)
-_OWN = (*_AGAIN, "timeout_s", "priority")
+_OWN = (*AGAIN, "timeout_s", "priority")
 
 
+@with_fields(*AGAIN, about="as in the first request, if the answer has only its hash")
 class ReplayRequest(Answer):
     """Body of ``POST /v1/replay``: an earlier answer, and the members of which it has only the hash."""
 
     force: bool = False
     """sample even if the bits cannot be promised; digest_matches says if they are equal"""
-    condition: Annotated[Any, Tensor()] = None
-    """as in the first request, if the answer has only its hash"""
-    conditions: Conditions = None
-    """as in the first request, if the answer has only their hash"""
-    negative: Conditions = None
-    """as in the first request, if the answer has only their hash"""
-    guidance: Any = None
-    """as in the first request, if its terms had conditions of their own"""
-    known: Known = None
-    """as in the first request, of which the answer has only the hash"""
-    x0: Start = None
-    """as in the first request, if the answer has only its hash"""
     timeout_s: TimeLimit = None
     priority: Urgency = "interactive"
 
@@ -93,7 +81,7 @@ def _request_of(answer: ReplayRequest) -> SampleRequest:
             hash.
     """
     own = {name: getattr(answer, name) for name in _OWN if getattr(answer, name) is not None}
-    for name in _AGAIN:
+    for name in AGAIN:
         hashed = name in answer.request.hashes
         if hashed and name not in own and name != "conditions":  # conditions may all have been nulls
             raise _only_hashed(name)
@@ -167,5 +155,5 @@ def _differences(answer: Answer, model: ModelVersion, environment: Mapping[str, 
     if answer.status in ("deadline", "cancelled"):
         yield Difference("answer", "partial", "whole", "the time limit cut it short, which cannot be repeated")
     fused = answer.environment.get("path") == model.path == "fused"
-    threads_matter = not fused or (answer.request.decode is not False and not model.plain)
+    threads_matter = not fused or (answer.members().get("decode", True) and not model.plain)
     yield from differences_of(answer.environment, environment_of(environment, model), threads_matter)

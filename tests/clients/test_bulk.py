@@ -91,11 +91,15 @@ def test_pages_shrink_where_the_service_allows_fewer(client: Client, service: Fa
     assert max(sizes[-5:]) <= 20
 
 
-def test_a_full_service_is_waited_for_and_costs_no_try(client: Client, service: FakeService, tmp_path: Path) -> None:
-    client.bulk("moons", 10, to=tmp_path, **JOB)
-    (tmp_path / "receipts" / "00000.json").unlink()
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_full_service_is_waited_for_and_costs_no_try(
+    client: Client, service: FakeService, tmp_path: Path, begun: bool
+) -> None:
+    if begun:
+        client.bulk("moons", 10, to=tmp_path, **JOB)
+        (tmp_path / "receipts" / "00000.json").unlink()
     service.replies = [service.problem(429, "overloaded", retry_after_s=0.001) for _ in range(250)]
-    assert client.bulk("moons", to=tmp_path, tries=1, workers=1).rows == 10
+    assert client.bulk("moons", None if begun else 10, to=tmp_path, tries=1, workers=1).rows == 10
     assert not service.replies
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.conditions import RowStore
 from engine.engine import Engine
 from engine.job import (
-    GUIDED,
     SAMPLE,
     Draining,
     EngineFailed,
@@ -27,7 +28,7 @@ from engine.job import (
 from models.checkpoint.loading import Checkpoint
 from models.noise import noise
 from solvers import integrate, resolve
-from solvers.known_values import KnownValues
+from solvers.known_values import KnownValues, guided
 from tests.service.waiting import eventually
 
 from .conftest import Field, Observed, Settings, job
@@ -287,16 +288,19 @@ def test_memory_that_suffices_for_slices_only_costs_nobody_anything(
 
 
 def test_what_guides_a_job_in_slices_is_stored_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    n, calls, constants = 2 * engine.prepare("net", 1, GUIDED).budget, list[int](), KnownValues.constants
+    operation, calls, add = Operation("guided", correction=guided, rows=3), list[int](), RowStore.add
+    n = 2 * engine.prepare("net", 1, operation).budget
 
-    def counted(known: KnownValues) -> Tensor:
-        calls.append(len(known.values))
-        return constants(known)
+    def counted(store: RowStore, rows: Tensor) -> NDArray[np.int64]:
+        calls.append(len(rows))
+        return add(store, rows)
 
-    monkeypatch.setattr(KnownValues, "constants", counted)
+    monkeypatch.setattr(RowStore, "add", counted)
     known = KnownValues(torch.linspace(-1.0, 1.0, 2 * n).reshape(n, 2), torch.tensor([1.0, 0.5]).expand(n, -1))
-    result = engine.submit(job(n, solver="euler", steps=2, known=known, operation=GUIDED)).result(60)
-    assert (calls, set(result.status)) == ([n], {"success"})
+    result = engine.submit(
+        job(n, solver="euler", steps=2, operation=operation, known=known, constants=known.constants())
+    ).result(60)
+    assert (calls, set(result.status), result.rows) == ([n], {"success"}, 6 * n)
 
 
 def test_jobs_that_were_to_be_admitted_together_are_admitted_once(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fleet import launchers
+from fleet import workers
 from fleet.__main__ import main
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
@@ -38,7 +38,7 @@ class _Forking:
 
 @pytest.fixture(autouse=True)
 def _fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launchers, "multiprocessing", SimpleNamespace(get_context=lambda kind: _Forking))
+    monkeypatch.setattr(workers, "multiprocessing", SimpleNamespace(get_context=lambda kind: _Forking))
 
 
 def write_net(repository: Path, seed: int = 0) -> Path:

@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fleet import launchers
-from fleet.launchers import Event, work
+from fleet import workers
+from fleet.workers import work
 
 
 def pretend(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
@@ -25,23 +25,23 @@ def pretend(pipe: Connection, url: str, options: dict[str, Any], device: str) ->
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         (Path(url) / f"by-{shard}-{device}").touch()
-        pipe.send(Event(shard, "done"))
+        pipe.send(None)
 
 
 def never_done(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
     """A real worker whose shards never end; files show how it stops: `unwound`, and `finalized` if Python is."""
 
-    class Worker:
+    class InProcess:
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
 
-        def event(self, shard: int, tell: Callable[[int], None]) -> None:
+        def make(self, shard: int, tell: Callable[[int], None]) -> None:
             try:
                 tell(1)
                 threading.Event().wait()
             finally:
                 (Path(url) / "unwound").touch()
 
-    launchers.Worker = Worker  # type: ignore[misc]
+    workers.InProcess = InProcess  # type: ignore[misc]
     atexit.register((Path(url) / "finalized").touch)
     work(pipe, url, options, device)

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from pathline._bulk_conditions import StoredArray, digest_of_array, write_array
 
-from fleet.launchers import Worker
 from fleet.store import Target
+from fleet.workers import InProcess
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
@@ -135,8 +135,8 @@ def test_a_resumed_job_reads_the_values_that_it_began_with(
     whole = rows_of(target).tobytes()
     (target / "receipts" / "00002.json").unlink()
     Path(given[1].partition("=")[2]).unlink()  # the user's file is gone
-    made, make = [], Worker.event
-    monkeypatch.setattr(Worker, "event", lambda self, shard, tell: made.append(shard) or make(self, shard, tell))
+    made, make = [], InProcess.make
+    monkeypatch.setattr(InProcess, "make", lambda self, shard, tell: made.append(shard) or make(self, shard, tell))
     assert fleet("sample", to=target) == 0
     assert (made, rows_of(target).tobytes()) == ([2], whole)
     assert fleet("sample", "named", *saved(text=TEXT), to=target) == 0  # given again

@@ -4,16 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.launchers import Local
 from fleet.maker import devices
 from fleet.run import run
 from fleet.store import Target
+from fleet.workers import Local
 from service.settings import Settings
 from tests.fleet.conftest import Fleet
 from tests.fleet.pretended import never_done, pretend
@@ -29,8 +30,8 @@ def test_a_worker_that_dies_is_replaced_and_its_shard_is_retried(
         receipt.unlink()
     spec = target.spec()
     assert spec is not None
-    launcher = Local(str(tmp_path), {}, 2, ["cuda:0", "cuda:1"], entry=pretend)
-    queue = run(spec, target, launcher, tries=3, quiet=True)
+    workers = [Local(str(tmp_path), {}, device, entry=pretend) for device in ("cuda:0", "cuda:1")]
+    queue = run(spec, target, workers, tries=3, quiet=True)
     assert len(list(tmp_path.glob("by-*"))) == 3
     assert queue.failed == {1: "its worker died (signal SIGKILL, perhaps out of memory)"}
 
@@ -38,32 +39,32 @@ def test_a_worker_that_dies_is_replaced_and_its_shard_is_retried(
 def test_each_worker_has_its_own_device(
     fleet: Fleet, job: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert devices(Settings()) == ["cuda:0", "cuda:1"]
-    assert devices(Settings(device="cuda:1")) == ["cuda:1"]
-    monkeypatch.undo()
-    launcher = Local(str(tmp_path), {}, 2, ["cuda:0", "cuda:1"], entry=pretend)
-    for shard in (3, 4):
-        launcher.begin(shard)
-    ended: list[int] = []
-    while len(ended) < 2:
-        launcher.wait(lambda event: ended.append(event.shard))
-    launcher.close()
-    assert sorted(path.name for path in tmp_path.glob("by-*")) == ["by-3-cuda:0", "by-4-cuda:1"]
+    with monkeypatch.context() as machine:
+        machine.setattr("torch.cuda.is_available", lambda: True)
+        machine.setattr("torch.cuda.device_count", lambda: 2)
+        assert devices(Settings()) == ["cuda:0", "cuda:1"]
+        assert devices(Settings(device="cuda:1")) == ["cuda:1"]
+    chosen: list[str] = []
+
+    def local(url: str, options: dict[str, Any], device: str) -> Local:
+        chosen.append(device)
+        return Local(url, options, device, entry=pretend)
+
+    monkeypatch.setattr("fleet.maker.devices", lambda settings: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr("fleet.__main__.Local", local)
+    assert fleet("sample", "net", to=tmp_path, on="local", workers=3, **job) == 1  # nothing has a receipt
+    assert chosen == ["cuda:0", "cuda:1", "cuda:0"]
+    assert {path.name[5:] for path in tmp_path.glob("by-*")} <= {"cuda:0", "cuda:1"}
 
 
 def test_a_worker_that_is_stopped_cleans_up_and_ends_with_its_threads(tmp_path: Path) -> None:
-    launcher = Local(str(tmp_path), {}, 1, ["cpu"], entry=never_done)
-    launcher.begin(0)
-    (place,) = launcher._places
-    process, seen = place.process, list[str]()
-    while not seen:
-        launcher.wait(lambda event: seen.append(event.kind))
-    launcher.close()
-    assert seen == ["progress"]
-    assert process is not None
-    assert process.exitcode == 1
+    worker, began, ended = Local(str(tmp_path), {}, "cpu", entry=never_done), threading.Event(), list[str]()
+    waiting = threading.Thread(target=lambda: ended.append(str(worker.make(0, lambda rows: began.set()))))
+    waiting.start()
+    assert began.wait(60)
+    worker.close()
+    waiting.join()
+    assert ended == ["its worker died (exit code 1)"]
     assert [path.name for path in tmp_path.iterdir()] == ["unwound"]
 
 

@@ -1,32 +1,23 @@
 """The progress bar of a run."""
 
 import re
-from collections import deque
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tqdm import tqdm
 
-from fleet.launchers import Event, Tell
 from fleet.run import run
 from fleet.store import Target
+from fleet.workers import Tell
 from tests.fleet.conftest import Fleet
 
 
 class Pretended:
-    """A launcher that makes nothing and reports the middle and the end of each shard."""
+    """A worker that makes nothing and reports the middle of each shard."""
 
-    slots = 1
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-
-    def begin(self, shard: int) -> None:
-        self._events += [Event(shard, "progress", rows=4), Event(shard, "done")]
-
-    def wait(self, tell: Tell) -> None:
-        tell(self._events.popleft())
+    def make(self, shard: int, tell: Tell) -> None:
+        tell(4)
 
     def close(self) -> None:
         pass
@@ -50,8 +41,7 @@ def test_rate_and_time_left_are_shown_unless_quiet(
     capsys.readouterr()
     at_once: dict[str, Any] = {"mininterval": 0, "maxinterval": 0, "miniters": 0}  # instead of now and then
     monkeypatch.setattr("fleet.run.tqdm", lambda **options: tqdm(**options | at_once))
-    launcher = Pretended()
-    assert not run(spec, target, launcher, quiet=quiet).failed
+    assert not run(spec, target, [Pretended()], quiet=quiet).failed
     out, errors = capsys.readouterr()
     assert out == ""
     if quiet:

@@ -16,9 +16,9 @@ import pytest
 import zarr
 from pathline.bulk_folder import ShardQueue
 
-from fleet.launchers import Worker
 from fleet.maker import Maker
 from fleet.store import Target
+from fleet.workers import InProcess
 from service.app import create_app
 from service.settings import load_settings
 from tests.fleet.conftest import Fleet, write_net
@@ -142,8 +142,8 @@ def test_only_shards_without_a_receipt_are_made_again(
     whole = printed(capsys)
     (tmp_path / "receipts" / "00002.json").unlink()
     assert fleet("verify", tmp_path) == 1
-    made, make = [], Worker.event
-    monkeypatch.setattr(Worker, "event", lambda self, shard, tell: made.append(shard) or make(self, shard, tell))
+    made, make = [], InProcess.make
+    monkeypatch.setattr(InProcess, "make", lambda self, shard, tell: made.append(shard) or make(self, shard, tell))
     assert fleet("sample", to=tmp_path) == 0
     assert made == [2]
     assert printed(capsys) == whole

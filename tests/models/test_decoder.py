@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from models.decoder import ColumnCard, Decoder, DecoderConfig, DecoderError, Inverse, InverseError
 from models.noise import noise
-from models.program.steps import FunctionConfig
+from models.program.steps import Function, FunctionConfig
 
 X = noise(0, 0, 5, (3,), torch.float64)
 
@@ -166,18 +166,21 @@ def test_what_has_no_inverse_is_refused():
         Inverse(Decoder.pca(torch.zeros(4), torch.eye(4)[:2], torch.zeros(2), (4,)))
 
 
-DOUBLED = FunctionConfig.model_validate(
-    {
-        "inputs": {"x": "float32"},
-        "outputs": {"data": "v"},
-        "tensors": {"w": {"shape": [], "dtype": "float32"}},
-        "steps": [{"op": "torch.ops.aten.mul.Tensor", "args": [{"value": "c_x"}, {"value": "w"}], "out": ["v"]}],
-    }
+DOUBLED = Function.with_tensors(
+    FunctionConfig.model_validate(
+        {
+            "inputs": {"x": "float32"},
+            "outputs": {"data": "v"},
+            "tensors": {"w": {"shape": [], "dtype": "float32"}},
+            "steps": [{"op": "torch.ops.aten.mul.Tensor", "args": [{"value": "c_x"}, {"value": "w"}], "out": ["v"]}],
+        }
+    ),
+    {"w": torch.tensor(2.0)},
 )
 
 
 def test_a_program_decodes_in_the_dtype_of_states_and_is_clipped() -> None:
-    decoder = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (4,), (2, 2), clip=(-1.0, 1.0))
+    decoder = Decoder.from_program(DOUBLED, (4,), (2, 2), clip=(-1.0, 1.0))
     decoded = decoder.decode(torch.tensor([[0.25, -3.0, 0.5, 3.0]], dtype=torch.float64))
     assert decoded.dtype == torch.float64
     assert decoded.tolist() == [[[0.5, -1.0], [1.0, 1.0]]]
@@ -190,20 +193,20 @@ def test_a_program_decodes_in_the_dtype_of_states_and_is_clipped() -> None:
 
 
 def test_a_program_decodes_states_of_any_size() -> None:
-    decoder = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (2, "T"), ("2*T",))
+    decoder = Decoder.from_program(DOUBLED, (2, "T"), ("2*T",))
     for size in (1, 5):
         x = noise(0, 0, 3, (2, size))
         assert torch.equal(decoder.decode(x), 2 * x.flatten(1))
     assert decoder.find_mixing(torch.float32, sizes={"T": 3}) is None
     again = DecoderConfig.model_validate(decoder.config.model_dump(mode="json"))
     assert again == decoder.config
-    wrong = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (2, "T"), ("2*T-1",))
+    wrong = Decoder.from_program(DOUBLED, (2, "T"), ("2*T-1",))
     with pytest.raises(DecoderError, match=r"returned \[3, 2, 5\] for 3 states, expected \[9\]"):
         wrong.decode(noise(0, 0, 3, (2, 5)))
 
 
 def test_a_program_that_makes_another_shape_is_told() -> None:
-    decoder = Decoder.from_program(DOUBLED, {"w": torch.tensor(2.0)}, (4,), (2, 3))
+    decoder = Decoder.from_program(DOUBLED, (4,), (2, 3))
     with pytest.raises(DecoderError, match=r"returned \[5, 4\] for 5 states, expected \[2, 3\]"):
         decoder.decode(torch.ones(5, 4))
 
@@ -212,8 +215,8 @@ def test_a_program_that_makes_another_shape_is_told() -> None:
     "fields",
     [
         {"kind": "program"},
-        {"kind": "identity", "program": DOUBLED},
-        {"kind": "program", "program": DOUBLED.model_copy(update={"inputs": {"z": "float32"}})},
+        {"kind": "identity", "program": DOUBLED.config},
+        {"kind": "program", "program": DOUBLED.config.model_copy(update={"inputs": {"z": "float32"}})},
     ],
 )
 def test_a_program_belongs_to_its_kind(fields: dict) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from solvers import SolverError, SolverSpec, catalogue, integrate, resolve
 from solvers.draws import normals
-from solvers.known_values import KnownValues, corrected, error_of
+from solvers.known_values import KnownValues, guided
 from solvers.lanes import Admission, Lanes
 from solvers.trace import steps_of
 from tests.solvers.support import run, same_bits
@@ -218,11 +218,10 @@ def test_guidance_is_the_formula_by_autograd() -> None:
         end = at + (1 - t)[:, None] * v
         distance = (weights * (y.nan_to_num() - end) ** 2).sum() / 2
         [gradient] = torch.autograd.grad(distance, at, retain_graph=True)
-        error = error_of(x, t, v.detach(), constants)
-        [product] = torch.autograd.grad(v, at, error)
+        corrected = guided(x, t, v.detach(), constants, lambda e: torch.autograd.grad(v, at, e)[0])
     factor = torch.tensor([4.0, min(4.0, 0.6 / (0.4 * (0.36 / (0.16 + 0.36)))), 4.0], dtype=torch.float64)
     expected = v.detach() - factor[:, None] * gradient
-    torch.testing.assert_close(corrected(v.detach(), t, error, product, constants), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(corrected, expected, rtol=0, atol=1e-12)
 
 
 def test_guidance_without_a_bound_is_exact_for_standard_normal_data() -> None:
@@ -231,8 +230,7 @@ def test_guidance_without_a_bound_is_exact_for_standard_normal_data() -> None:
     rate = ((2 * t - 1) / (t**2 + (1 - t) ** 2))[:, None]  # v = rate x
     constants = KnownValues(torch.full((1, 5), 2.0).double(), torch.ones(1, 5).double(), math.inf).constants()
     constants = constants.expand(4, -1)
-    error = error_of(x, t, rate * x, constants)
-    v = corrected(rate * x, t, error, error * rate, constants)
+    v = guided(x, t, rate * x, constants, lambda e: e * rate)
     torch.testing.assert_close(v, (2.0 - x) / (1 - t)[:, None], rtol=1e-12, atol=1e-12)
 
 

@@ -45,4 +45,6 @@ def here(environment: dict[str, str], *arguments: str) -> str:
 
 
 def workers_of(process: "subprocess.Popen[str]") -> list[int]:
-    return [int(number) for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    """Return the children of all threads of a process."""
+    threads = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(number) for children in threads for number in children.read_text().split()]

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.selection.support import only
 from training.config import Recipe
 from training.fit import Options
 
@@ -48,3 +49,12 @@ def mnist_dir(tmp_path: Path) -> Path:
         labels = struct.pack(">II", 0x801, count) + (np.arange(count) % 10).astype(np.uint8).tobytes()
         (folder / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
     return folder.parent
+
+
+@pytest.fixture
+def quick_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few solvers are candidates, and models of points are judged by a tenth of the usual number."""
+    monkeypatch.setattr("selection.candidates.catalogue.solvers", only("euler", "rk4"))
+    monkeypatch.setattr("selection.candidates.GRIDS", ())
+    monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
+    monkeypatch.setattr("training.known_data._FRESH", 200)

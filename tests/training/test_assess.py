@@ -12,7 +12,6 @@ from models.checkpoint.saving import save
 from models.decoder import Decoder
 from selection.choice import BudgetLimits, Evidence, choose
 from selection.frontier import read_frontier
-from tests.selection.support import only
 from training.__main__ import main
 from training.config import Recipe
 from training.errors import TrainingError, UsageError
@@ -21,12 +20,7 @@ from training.measurement import evaluate_checkpoint
 
 from ..service.free import mel, picture
 
-
-@pytest.fixture(autouse=True)
-def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selection.candidates.catalogue.solvers", only("euler", "rk4"))
-    monkeypatch.setattr("selection.candidates.GRIDS", ())
-    monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
+pytestmark = pytest.mark.usefixtures("quick_measurements")
 
 
 def test_more_steps_end_nearer_and_the_report_says_so(recipe: Recipe, options: Options, tmp_path: Path):

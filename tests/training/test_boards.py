@@ -11,6 +11,8 @@ from training.config import Recipe
 from training.fit import Options, fit
 from training.progress import Board
 
+pytestmark = pytest.mark.usefixtures("quick_measurements")
+
 
 def read(folder: Path) -> EventAccumulator:
     (run,) = folder.iterdir()

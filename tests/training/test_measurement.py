@@ -17,7 +17,6 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.decoder import Decoder
 from selection.frontier import read_frontier
-from tests.selection.support import only
 from training import measurement
 from training.config import Recipe
 from training.data import prepare
@@ -27,12 +26,7 @@ from training.evaluation import TimeUp, limited
 from training.fit import Options, fit
 from training.measurement import measure_published
 
-
-@pytest.fixture(autouse=True)
-def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selection.candidates.catalogue.solvers", only("euler", "rk4"))
-    monkeypatch.setattr("selection.candidates.GRIDS", ())
-    monkeypatch.setattr("selection.candidates.ADAPTIVE", ())
+pytestmark = pytest.mark.usefixtures("quick_measurements")
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ from training.measurement import evaluate_checkpoint
 from training.parents import pin_parent
 from training.student import Teacher, take_over, with_teacher
 
+pytestmark = pytest.mark.usefixtures("quick_measurements")
+
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:

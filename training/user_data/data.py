@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from training.dataset import DataSet, Rows, split
 from training.errors import DataError
 from training.spaces import (
     MAX_COLUMNS,
-    SampleSpace,
     columns_of,
     components,
     conditioned,
@@ -75,33 +75,28 @@ def content_hash(config: OwnData) -> str:
 
 
 def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = False) -> DataSet:
-    """Read user data, split off the held-out samples, and scale.
+    """Read user data, split off the held-out samples, and scale; the recipe names their place (see `pin`).
 
     Raises:
         DataError: the data cannot be read (see `read_vectors`, `read_images`), are too few, or are all the same.
     """
-    if not config.path:
-        raise DataError("data.path is not given; name your file or folder with --data, or in the recipe")
     read = read_vectors(config) if isinstance(config, VectorsData) else read_images(config)
     train, held_out = split(f"data {config.path}", len(read.samples), config.held_out, seed, read.conditions)
     condition, conditions = conditioned(read.condition, read.conditions, train)
     if isinstance(config, VectorsData):
-        space, lines = _of_rows(read, config, train, held_out)
+        data, lines = _of_rows(read, config, train, held_out)
     else:
-        space, lines = _of_pictures(read, config, train, held_out, as_picture), []
-    return DataSet(
-        train=space.train,
-        reference=space.held_out,
-        second_reference=space.train[: len(held_out)],
+        data, lines = _of_pictures(read, config, train, held_out, as_picture), []
+    return replace(
+        data,
         reference_text=f"{len(held_out)} held-out samples",
-        decoder=space.decoder,
         card={
             "name": config.name,
             "source": Path(config.path).name,
             "source_sha256": config.sha256,
             "samples": len(train),
             "held_out": len(held_out),
-            **space.card,
+            **data.card,
         },
         condition=condition,
         conditions=None if conditions is None else conditions[train],
@@ -111,15 +106,15 @@ def read_own(config: VectorsData | ImagesData, seed: int, as_picture: bool = Fal
     )
 
 
-def _of_rows(read: Read, config: VectorsData, train: Rows, held_out: Rows) -> tuple[SampleSpace, list[str]]:
+def _of_rows(read: Read, config: VectorsData, train: Rows, held_out: Rows) -> tuple[DataSet, list[str]]:
     """Scale rows of numbers; return lines on columns that the user should know of, too."""
     rows = read.samples.astype(np.float64, copy=False)
     columns = columns_of(read.names, read.units, rows[train], rows[held_out], config)
-    space = standardised(rows[train], rows[held_out], columns, config.path, config.scale == "robust")
-    return space, [*_far(read, config, columns), *_remarks(columns, rows[train], rows[held_out])]
+    data = standardised(rows[train], rows[held_out], columns, config.path, config.scale == "robust")
+    return data, [*_far(read, config, columns), *_remarks(columns, rows[train], rows[held_out])]
 
 
-def _of_pictures(read: Read, config: ImagesData, train: Rows, held_out: Rows, as_picture: bool) -> SampleSpace:
+def _of_pictures(read: Read, config: ImagesData, train: Rows, held_out: Rows, as_picture: bool) -> DataSet:
     """Scale pictures, or represent them by their principal components."""
     samples = read.samples
     shape = samples.shape[2:] if samples.shape[1] == 1 else samples.shape[1:]

@@ -90,6 +90,56 @@ class BulkResult:
         return sorted(path for path in (self.folder / "shards").iterdir() if not path.name.startswith("."))
 
 
+@dataclass
+class Pager:
+    """Asks for consecutive rows of a job, as many at a time as make a response of about two seconds.
+
+    Attributes:
+        calls: Operations of the client.
+        model: Name of the model.
+        request: Members of each request.
+        conditions: Those that differ from row to row.
+        first_index: Index of the first row's sample.
+        rows, most: The size of the next page, and the largest that the service takes.
+        seconds: Time that the last page took.
+    """
+
+    calls: Calls
+    model: str
+    request: dict[str, Any]
+    conditions: RowConditions
+    first_index: int
+    rows: int
+    most: int = 1 << 30
+    seconds: float = 0.0
+
+    async def page(self, first: int, most: int) -> SampleResult:
+        """Return a page of the rows from `first`, with at most so many; wait if the service is at capacity."""
+        while True:
+            rows, begin = min(self.rows, most), time.monotonic()
+            members = merged(self.request, self.conditions, first, rows) | {"first_index": self.first_index + first}
+            try:
+                result = await self.calls.sampled(sample_request(self.model, rows, members, self.calls.url))
+            except (InvalidRequest, DeadlineExceeded) as error:
+                if not _too_many(error) or rows == 1:
+                    raise
+                self.rows = self.most = rows // 2
+            except Unavailable as error:
+                if error.slug != "overloaded":  # else other requests come first; this is not a failed attempt
+                    raise
+                await self.calls.io.sleep(min(error.retry_after_s or 1.0, _PATIENCE_S))
+            else:
+                self.seconds = max(time.monotonic() - begin, 1e-6)
+                if rows < most:
+                    self.rows = max(1, min(self.most, int(rows * min(4.0, max(0.25, _PAGE_S / self.seconds)))))
+                return result
+
+
+def _members(request: Mapping[str, Any], version: int | None, seed: int, timeout_s: float | None) -> dict[str, Any]:
+    own = {"version": version, "seed": seed, "trace": "none", "priority": "bulk", "timeout_s": timeout_s}
+    return {**request, **own}
+
+
 class BulkJob:
     """A job in progress, made by several workers, which threads may run.
 
@@ -126,8 +176,9 @@ class BulkJob:
                 connect_s=max(_PATIENCE_S, policy.connect_s),
             )
         self._calls, self._folder, self._spec = replace(calls, retry=policy), folder, spec
-        self._conditions, self._names, self._timeout_s, self._tell = conditions, names, timeout_s, tell
-        self._page_rows, self._most_rows = _FIRST_PAGE, 1 << 30  # so that a response takes about two seconds
+        self._conditions, self._names, self._tell = conditions, names, tell
+        request = _members(spec.request, spec.version, spec.seed, timeout_s)
+        self._pager = Pager(self._calls, spec.model, request, conditions, spec.first_index, rows=_FIRST_PAGE)
         self._queue = ShardQueue(folder, spec, tries)
         self._lock, self._made, self._began = threading.Lock(), 0, time.monotonic()
         self.stopped = threading.Event()
@@ -151,7 +202,8 @@ class BulkJob:
             while done < rows:
                 if self.stopped.is_set():
                     return
-                result = await self._paged(first + done, rows - done)
+                result = await self._pager.page(first + done, rows - done)
+                _refuse_changed(self._spec, result)
                 part = slice(done, done + len(result))
                 samples[part], nfe[part] = result.samples, result.nfe_per_sample
                 status[part], deterministic = result.status_per_sample, deterministic and result.deterministic
@@ -164,32 +216,6 @@ class BulkJob:
         content = ShardRows(first, samples, nfe, status.astype(np.str_), recorded)
         receipt = Receipt.of(self._spec, shard, content, deterministic, time.monotonic() - begin)
         await self._calls.io.do(lambda: self._folder.commit(self._spec, content, receipt))
-
-    async def _paged(self, first: int, most: int) -> SampleResult:
-        """Request one page of rows."""
-        spec = self._spec
-        while True:
-            rows, begin = min(self._page_rows, most), time.monotonic()
-            members = merged(spec.request, self._conditions, first, rows)
-            members |= {"version": spec.version, "seed": spec.seed, "first_index": spec.first_index + first}
-            try:
-                request = _request(spec.model, rows, members, self._timeout_s, self._calls.url)
-                result = await self._calls.sampled(request)
-            except (InvalidRequest, DeadlineExceeded) as error:
-                if not _too_many(error) or rows == 1:
-                    raise
-                self._page_rows = self._most_rows = rows // 2
-                continue
-            except Unavailable as error:
-                if error.slug != "overloaded":  # else other requests come first; this is not a failed attempt
-                    raise
-                await self._calls.io.sleep(min(error.retry_after_s or 1.0, _PATIENCE_S))
-                continue
-            _refuse_changed(spec, result)
-            if rows < most:
-                growth = _PAGE_S / max(time.monotonic() - begin, 1e-3)
-                self._page_rows = max(1, min(self._most_rows, int(rows * min(4.0, max(0.25, growth)))))
-            return result
 
     def _advance(self, rows: int) -> None:
         with self._lock:
@@ -254,11 +280,6 @@ def _refuse_changed(spec: JobSpec, result: SampleResult) -> None:
                 f"the model of the service has changed since the job began: its {name} is {theirs!r}, not "
                 f"{mine!r}; restore it, or start a new job in another folder"
             )
-
-
-def _request(model: str, rows: int, members: Mapping[str, Any], timeout_s: float | None, url: str) -> Any:
-    options = {**members, "trace": "none", "priority": "bulk", "timeout_s": timeout_s}
-    return sample_request(model, rows, options, url)
 
 
 async def bulk(
@@ -357,31 +378,21 @@ async def _fitted(calls: Calls, arguments: BulkArguments, model: str, total: int
 
 async def _new(calls: Calls, arguments: BulkArguments, model: str, total: int, conditions: RowConditions) -> JobSpec:
     seed, first_index = chosen_seed(arguments.options.get("seed")), arguments.options.get("first_index", 0)
-    timeout_s, most = arguments.options.get("timeout_s"), min(_FIRST_PAGE, total)
-    rows, version = min(BLOCK, most), arguments.options.get("version")
+    request = _members(arguments.request, arguments.options.get("version"), seed, arguments.options.get("timeout_s"))
+    pager, most = Pager(calls, model, request, conditions, first_index, rows=BLOCK), min(_FIRST_PAGE, total)
     while True:  # more and more of the first rows, until they take long enough to measure the service's speed
-        started = time.monotonic()
-        members = merged(arguments.request, conditions, 0, rows)
-        members |= {"version": version, "seed": seed, "first_index": first_index}
-        try:
-            first: SampleResult = await calls.sampled(_request(model, rows, members, timeout_s, calls.url))
-        except (InvalidRequest, DeadlineExceeded) as error:
-            if not _too_many(error) or rows == 1:
-                raise
-            rows = most = rows // 2
-            continue
-        seconds = max(time.monotonic() - started, 1e-6)
-        version = first.version
+        first = await pager.page(0, most)
+        request["version"] = first.version
         if first.solver.get("error_control") == "batch":
             message = "error_control 'batch' ties all samples together, so they cannot be split into shards"
             raise InvalidValue(message, "solver")
-        if arguments.shard_rows is not None or seconds >= _PROBE_S or rows >= most:
+        enough = pager.seconds >= _PROBE_S or len(first) >= min(most, pager.most)
+        if arguments.shard_rows is not None or enough:
             break
-        rows = min(4 * rows, most)
     info = await calls.model(model)
     with understood("the description of the model"):
         members = {
-            **arguments.members(total, conditions, first.samples, lambda: rows / seconds),
+            **arguments.members(total, conditions, first.samples, lambda: len(first) / pager.seconds),
             "model": model,
             "version": first.version,
             "checkpoint": first.checkpoint,

@@ -18,9 +18,18 @@ import numpy as np
 from pathline import _decode, _events, _frontier, _info
 from pathline._answers import Replayable, answer_of
 from pathline._bar import Follow, following
+from pathline._conditions import differ, may_differ, slice_of
 from pathline._fields import ReplayOptions, SampleOptions
 from pathline._io import Asynchronous, Blocking
-from pathline._request import Pages, Request, integer, operation_request, replay_request, sample_request
+from pathline._request import (
+    Request,
+    integer,
+    operation_request,
+    paged_options,
+    refuse_coupled,
+    replay_request,
+    sample_request,
+)
 from pathline._response import MAX_ERROR_BYTES, Response, came, problem, reading, sending
 from pathline._results import SampleResult
 from pathline._retry import RetryPolicy
@@ -145,15 +154,23 @@ class Calls:
             PathlineError: See `pathline.errors`.
             TypeError, ValueError: As for `sample`; raised by the call, not by the first page.
         """
-        return self._paged(Pages(model, total, batch, options, self.url), progress)
+        total, batch = integer("total", total), integer("batch", batch)
+        return self._paged(model, total, batch, paged_options(model, total, batch, options), progress)
 
-    async def _paged(self, pages: Pages, progress: bool | Follow | None) -> AsyncGenerator[SampleResult, None]:
-        if pages.depends_on is not None:
-            pages.split(*(await self.shapes(*pages.depends_on)))
+    async def _paged(
+        self, model: str, total: int, batch: int, options: dict[str, Any], progress: bool | Follow | None
+    ) -> AsyncGenerator[SampleResult, None]:
+        differing = list[tuple[str, str]]()  # the arrays with one value for each sample
+        if total > batch and (places := may_differ(options, total)):
+            differing = differ(options, places, *(await self.shapes(model, options.get("version"))))
         with following(progress or (lambda _: None)) as tell:
-            done, forecast = 0, _events.Forecast()
-            for request in pages:
-                before, part = done / pages.total, (request.num_samples or 0) / pages.total
+            forecast = _events.Forecast()
+            for done in range(0, total, batch):
+                count = min(batch, total - done)
+                members = slice_of(options, differing, slice(done, done + count))
+                members["first_index"] += done
+                request = sample_request(model, count, members, self.url)
+                before, part = done / total, count / total
 
                 def overall(page: _events.Progress, before: float = before, part: float = part) -> None:
                     share = before + part * page.share
@@ -164,9 +181,10 @@ class Calls:
                 except DeadlineExceeded as error:
                     error.share = None if error.share is None else before + part * error.share
                     raise
-                pages.refuse_coupled(result.solver)
-                pages.pin(result.version, result.budget.get("solver"))
-                done += len(result)
+                refuse_coupled(result.solver, total, batch)
+                options["version"] = result.version  # a new one does not answer further pages, nor does another solver
+                if (solver := result.budget.get("solver")) is not None and options.pop("budget", None) is not None:
+                    options["solver"] = solver
                 yield result
                 del result  # frees this page's memory before the next page arrives
 

@@ -106,19 +106,6 @@ def _described(method: Callable[..., Any], operation: Callable[..., Any], owner:
     return method
 
 
-def _performing(function_of: Callable[[Callable[..., Any], bool], Callable[..., Any]]) -> Callable[[type[T]], type[T]]:
-    """Give a client the functions that perform its operations, made of each and of whether it streams."""
-
-    def complete(client: type[T]) -> type[T]:
-        for name, method in vars(Operations).items():
-            if isinstance(method, Method):
-                function = function_of(method.operation, method.streams)
-                setattr(client, name, _described(function, method.operation, client.__name__))
-        return client
-
-    return complete
-
-
 def _blocking(operation: Callable[..., Any], streams: bool) -> Callable[..., Any]:
     def method(self: Client, *args: Any, **kwargs: Any) -> Any:
         return (values if streams else run)(operation(self._calls, *args, **kwargs))
@@ -126,7 +113,6 @@ def _blocking(operation: Callable[..., Any], streams: bool) -> Callable[..., Any
     return method
 
 
-@_performing(_blocking)
 class Client(Operations):
     """A blocking client; safe to share between threads. Use it in a ``with`` block, or call `close`.
 
@@ -186,7 +172,6 @@ def _awaited(operation: Callable[..., Any], streams: bool) -> Callable[..., Any]
     return generator if streams else method
 
 
-@_performing(_awaited)
 class AsyncClient(Operations):
     """`Client` for asyncio. Use it in an ``async with`` block, or await `aclose`.
 
@@ -240,3 +225,10 @@ class AsyncClient(Operations):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+for _client, _function_of in ((Client, _blocking), (AsyncClient, _awaited)):
+    for _name, _method in vars(Operations).items():
+        if isinstance(_method, Method):
+            _function = _function_of(_method.operation, _method.streams)
+            setattr(_client, _name, _described(_function, _method.operation, _client.__name__))

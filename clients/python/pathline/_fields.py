@@ -240,25 +240,25 @@ class ReplayOptions(TypedDict, total=False):
 
     Attributes:
         force: Sample even if the bits cannot be promised; digest_matches says if they are equal.
-        condition: As in the first request, if the answer has only its hash.
-        conditions: As in the first request, if the answer has only their hash.
-        negative: As in the first request, if the answer has only their hash.
-        guidance: As in the first request, if its terms had conditions of their own.
-        known: As in the first request, of which the answer has only the hash.
-        x0: As in the first request, if the answer has only its hash.
         timeout_s: Time limit in seconds, queueing included.
         priority: bulk yields to interactive requests, which take most of the time.
+        condition: As in the first request, if the answer has only its hash.
+        conditions: As in the first request, if the answer has only its hash.
+        negative: As in the first request, if the answer has only its hash.
+        guidance: As in the first request, if the answer has only its hash.
+        x0: As in the first request, if the answer has only its hash.
+        known: As in the first request, if the answer has only its hash.
     """
 
     force: bool | None
+    timeout_s: float | None
+    priority: Literal["interactive", "bulk"] | None
     condition: Any
     conditions: Mapping[str, Any] | None
     negative: Mapping[str, Any] | None
     guidance: Any
-    known: Mapping[str, Any] | None
     x0: Any
-    timeout_s: float | None
-    priority: Literal["interactive", "bulk"] | None
+    known: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)

@@ -51,27 +51,33 @@ class Blocking:
         return call()
 
     async def together(self, jobs: Sequence[Callable[[], Job[None]]], stop: Callable[[], None]) -> None:
-        """Run jobs in threads; if one fails or waiting for them is interrupted, `stop` makes the others end soon."""
-        ended: SimpleQueue[BaseException | None] = SimpleQueue()
+        """Run jobs as `in_threads` does."""
+        in_threads([lambda job=job: run(job()) for job in jobs], stop)
 
-        def work(job: Callable[[], Job[None]]) -> None:
-            try:
-                run(job())
-            except BaseException as error:
-                stop()
-                ended.put(error)
-            else:
-                ended.put(None)
 
+def in_threads(jobs: Sequence[Callable[[], object]], stop: Callable[[], None]) -> None:
+    """Run jobs in threads; if one fails or waiting for them is interrupted, `stop` makes the others end soon."""
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def work(job: Callable[[], object]) -> None:
+        error: BaseException | None = None
         try:
-            for job in jobs:
-                threading.Thread(target=work, args=(job,), name="pathline-bulk", daemon=True).start()
-            errors = [ended.get() for _ in jobs]
-        except BaseException:  # Ctrl-C, or no more threads: those that run stop after the response that they await
+            job()
+        except BaseException as raised:
+            error = raised
             stop()
-            raise
-        for error in filter(None, errors):
-            raise error
+        finally:
+            ended.put(error)
+
+    try:
+        for job in jobs:
+            threading.Thread(target=work, args=(job,), name="pathline-bulk", daemon=True).start()
+        errors = [ended.get() for _ in jobs]
+    except BaseException:  # Ctrl-C, or no more threads: those that run stop after the response that they await
+        stop()
+        raise
+    for error in filter(None, errors):
+        raise error
 
 
 def run(job: Job[T]) -> T:

@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from pathline._conditions import KNOWN, NAMED, differ, may_differ, slice_of
+from pathline._conditions import KNOWN, NAMED
 from pathline._fields import FIELDS, OTHER_NAMES, ReplayOptions, SolverOptions
 from pathline.errors import InvalidValue
 
@@ -178,62 +178,32 @@ def chosen_seed(seed: SupportsIndex | None) -> int:
     return chosen
 
 
-class Pages:
-    """Requests that together ask for `total` samples of one seed, `batch` at a time.
-
-    Once `pin` has been called with the version that answered, the others request the same version, so that replacing
-    the model meanwhile does not mix two versions in one set of samples.
+def paged_options(model: str, total: int, batch: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Check what asks for `total` samples, `batch` at a time; return the options with the seed and the first index.
 
     Raises:
-        TypeError: As `sample_request`; raised here, not at the first page.
+        TypeError: As `sample_request`.
         ValueError: A value cannot be paged, or as `sample_request`.
     """
+    if total < 1 or batch < 1:
+        raise ValueError(f"total={total} and batch={batch}: both must be at least 1")
+    plain_options(options, _SAMPLE, ("total", "batch"))
+    if options.get("x0") is not None:
+        raise ValueError("x0 cannot be paged; call sample() for each slice of your start states")
+    refuse_coupled(options, total, batch)
+    seed, first_index = chosen_seed(options.get("seed")), integer("first_index", options.get("first_index") or 0)
+    members = {**options, "seed": seed, "first_index": first_index}
+    sample_request(model, min(batch, total), members)  # so that a bad value is reported now
+    return members
 
-    def __init__(self, model: str, total: int, batch: int, options: Mapping[str, Any], url: str) -> None:
-        self.total, self._batch = integer("total", total), integer("batch", batch)
-        if self.total < 1 or self._batch < 1:
-            raise ValueError(f"total={total} and batch={batch}: both must be at least 1")
-        plain_options(options, _SAMPLE, ("total", "batch"))
-        if options.get("x0") is not None:
-            raise ValueError("x0 cannot be paged; call sample() for each slice of your start states")
-        self.refuse_coupled(options)
-        self._url = url
-        self._model, self._options = model, {**options, "seed": chosen_seed(options.get("seed"))}
-        self._start = integer("first_index", options.get("first_index") or 0)
-        self._places = list[tuple[str, str]]()  # of arrays with one value for each sample
-        self._page(0)  # so that a bad value is reported here
 
-    def __iter__(self) -> Iterator[Request]:
-        return map(self._page, range(0, self.total, self._batch))
-
-    @property
-    def depends_on(self) -> tuple[str, int | None] | None:
-        """The model and the version that decide which arrays are for one sample each; None if it is clear."""
-        unclear = self.total > self._batch and may_differ(self._options, self.total)
-        return (self._model, self._options.get("version")) if unclear else None
-
-    def refuse_coupled(self, solver: Mapping[str, Any]) -> None:
-        """Refuse several pages with a solver, as an option or in a response, that couples the samples of a request."""
-        if solver.get("error_control") == "batch" and self.total > self._batch:
-            raise ValueError(
-                f"error_control='batch' couples all samples of a request, so {self.total} samples cannot be split into "
-                f"pages of {self._batch}; use error_control='sample', or batch={self.total}"
-            )
-
-    def split(self, takes: Mapping[str, Any], shapes: Sequence[Sequence[int | str]]) -> None:
-        """Take apart what has one value for each sample; `takes` and `shapes` of the model are as for `differ`."""
-        self._places = differ(self._options, may_differ(self._options, self.total), takes, shapes)
-
-    def pin(self, version: int, solver: str | None = None) -> None:
-        """Request this version from now on, and this solver if a budget chose it."""
-        self._options["version"] = version
-        if solver is not None and self._options.pop("budget", None) is not None:
-            self._options["solver"] = solver
-
-    def _page(self, done: int) -> Request:
-        count = min(self._batch, self.total - done)
-        options = slice_of(self._options, self._places, slice(done, done + count))
-        return sample_request(self._model, count, {**options, "first_index": self._start + done}, self._url)
+def refuse_coupled(solver: Mapping[str, Any], total: int, batch: int) -> None:
+    """Refuse several pages with a solver, as an option or in a response, that couples the samples of a request."""
+    if solver.get("error_control") == "batch" and total > batch:
+        raise ValueError(
+            f"error_control='batch' couples all samples of a request, so {total} samples cannot be split into "
+            f"pages of {batch}; use error_control='sample', or batch={total}"
+        )
 
 
 def plain_options(options: Mapping[str, Any], allowed: Sequence[str], arguments: Sequence[str] = ()) -> dict[str, Any]:

@@ -23,15 +23,15 @@ def test_every_convention_is_detected(trained: dict[str, Tensor], noise_at: int,
         v = network(x, own if noise_at == 0 else 1 - own)
         return sign * v if noise_at == 0 else -sign * v
 
-    found = detect(foreign, (2,), torch.float32).time
+    found, _ = detect(foreign, (2,), torch.float32)
     assert found is not None
     assert (found.noise_at, found.scale, found.sign) == (noise_at, scale, sign)
 
 
 def test_a_convention_that_cannot_be_detected_is_said() -> None:
     # with Gaussian data, noise and data fit either end equally well
-    found = detect(Gaussian(), (2,), torch.float64)
-    assert found.time is None
-    assert "declare it with --noise-at, --time-scale and --sign" in str(found)
-    assert detect(lambda x, t: torch.zeros_like(x), (2,), torch.float32).time is None
-    assert detect(lambda x, t: torch.full_like(x, torch.nan), (2,), torch.float32).time is None
+    found, evidence = detect(Gaussian(), (2,), torch.float64)
+    assert found is None
+    assert "declare it with --noise-at, --time-scale and --sign" in evidence
+    assert detect(lambda x, t: torch.zeros_like(x), (2,), torch.float32)[0] is None
+    assert detect(lambda x, t: torch.full_like(x, torch.nan), (2,), torch.float32)[0] is None

@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 import pytest
 
-from service.responses.arrays import ENCODERS, ArrayResponse
+from service.responses.arrays import ENCODERS, ArrayResponse, digest_of
 from service.responses.samples import COLUMNS, TraceBody
 
 RNG = np.random.default_rng(0)
@@ -129,3 +129,9 @@ def test_sizes_hold(name: str, dtype: type) -> None:
     size = len(_encode(_answer(samples, trace=trace), name))
     room = samples.size * per_number + 5_000 * encoder.bytes_per_step + 2_000 * encoder.bytes_per_sample
     assert size <= room + 3_000  # constant parts: headers, names, latency
+
+
+def test_the_digest_is_of_bytes_in_c_order() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert digest_of(array) == digest_of(np.asfortranarray(array)) == digest_of(array.reshape(6))
+    assert digest_of(array) != digest_of(array.astype(np.float64))

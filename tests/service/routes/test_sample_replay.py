@@ -17,7 +17,7 @@ from models.checkpoint.plans import Plans, StoredPlan
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
-from service.replay import Answer
+from service.requests.replays import Answer
 from service.routes.replay import ReplayResponse
 from tests.service.serving import conforming
 

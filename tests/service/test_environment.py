@@ -1,27 +1,9 @@
-"""Replays: digests, environments, and the members of an answer that a replay needs."""
+"""The environment of answers: where two of them differ."""
 
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from service import examples
-from service.replay import Answer, differences_of, digest_of, environment, environment_of
-
-_ANSWER = examples.answers("POST", "/v1/sample")["fixed"]
-
-
-def test_the_example_is_an_answer() -> None:
-    answer = Answer.model_validate(_ANSWER)
-    members = {"model": "moons", "version": 2, "seed": 0, "first_index": 0, "num_samples": 2}
-    assert answer.members() == members | {"solver": "rk4", "steps": 4, "grid": "uniform", "max_nfe": 10_000}
-    assert answer.digest == _ANSWER["digest"]
-
-
-def test_the_digest_is_of_bytes_in_c_order() -> None:
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert digest_of(array) == digest_of(np.asfortranarray(array)) == digest_of(array.reshape(6))
-    assert digest_of(array) != digest_of(array.astype(np.float64))
+from service.environment import differences_of, environment, environment_of
 
 
 def test_differences_name_what_differs() -> None:
