@@ -19,7 +19,7 @@ from models.checkpoint.loading import Checkpoint
 from models.condition_values import Distinct
 from models.forms.form import Form
 from models.forms.rows import RowCaller, StoredRows, field_rows
-from models.guidance import Guidance, Term, combined
+from models.guidance import combined
 from models.messages import typed_line
 from solvers.derived import pulled_rows
 from solvers.lanes import Finished, Lanes
@@ -28,7 +28,6 @@ _log = logging.getLogger("pathline")
 
 _DERIVED_ROWS_AT_ONCE = 128
 _SHOWN = 4  # rows of conditions in a timed call
-_PLAIN = Guidance((Term(1.0),))
 _NO_OWNERS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
@@ -121,7 +120,7 @@ class ArenaNetwork:
             self._constants = JobRows({"constants": store})
         if owner not in self._constants:
             index = np.arange(job.num_samples) if len(job.constants) > 1 else None
-            self._constants.add(owner, job.num_samples, [{"constants": Distinct(job.constants, index)}], _PLAIN)
+            self._constants.add(owner, job.num_samples, [{"constants": Distinct(job.constants, index)}])
 
     def remove(self, owner: int) -> None:
         """Remove the conditions and constants of a job once its lanes are gone."""

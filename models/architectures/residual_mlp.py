@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -29,9 +29,9 @@ from models.architectures.embedding import (
     span_linear,
     steps_of,
 )
-from models.conditions import NamedCondition, one_condition
+from models.conditions import one_condition
 from models.network import Network, NetworkConfig, NetworkSize
-from models.velocity import FieldKind, VelocityField, refuse_condition
+from models.velocity import VelocityField, refuse_condition
 
 _WHOLE = 16
 """How many numbers kernels compute together; a width that is a multiple of it leaves none for their remainder code."""
@@ -57,13 +57,8 @@ class ResidualMLPSize(NetworkSize):
     max_frequency: float = Field(default=6.0, gt=1.0, le=1e6)
     takes: ClassVar[Literal["vectors", "pictures"]] = "vectors"
 
-    def config(
-        self,
-        event_shape: tuple[int, ...],
-        condition: NamedCondition | None = None,
-        field: FieldKind = FieldKind.VELOCITY,
-    ) -> ResidualMLPConfig:
-        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], condition=condition, field=field)
+    def config(self, event_shape: tuple[int, ...], **more: Any) -> ResidualMLPConfig:
+        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], **more)
 
 
 class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):

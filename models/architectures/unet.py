@@ -9,16 +9,16 @@ It has no attention. With 28 x 28 pictures, 32 channels, 3 levels and 1 block it
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.architectures.embedding import ConditionEmbedding, EmbeddedCondition, TimeEmbedding, span_linear, steps_of
-from models.conditions import NamedCondition, one_condition
+from models.conditions import one_condition
 from models.network import Network, NetworkConfig, NetworkSize
-from models.velocity import FieldKind, refuse_condition
+from models.velocity import refuse_condition
 
 _MAX_NUMBERS = 1 << 24
 
@@ -42,14 +42,8 @@ class UNetSize(NetworkSize):
     max_frequency: float = Field(default=6.0, gt=1.0, le=1e6)
     takes: ClassVar[Literal["vectors", "pictures"]] = "pictures"
 
-    def config(
-        self,
-        event_shape: tuple[int, ...],
-        condition: NamedCondition | None = None,
-        field: FieldKind = FieldKind.VELOCITY,
-    ) -> UNetConfig:
-        of_data = {"shape": event_shape, "condition": condition, "field": field}
-        return UNetConfig.model_validate({**self.model_dump(), **of_data})
+    def config(self, event_shape: tuple[int, ...], **more: Any) -> UNetConfig:
+        return UNetConfig.model_validate({**self.model_dump(), "shape": event_shape, **more})
 
 
 class UNetConfig(UNetSize, NetworkConfig, strict=False):
