@@ -83,9 +83,9 @@ class Guidance:
         return next((k for k, term in enumerate(self.terms) if term.whole), None)
 
     @property
-    def corrected(self) -> bool:
-        """Whether it is more than a weighted sum."""
-        return self.projection or self.rescale > 0
+    def correction(self) -> str:
+        """What makes it more than a weighted sum: `projection` or `rescale`; empty if nothing does."""
+        return "projection" if self.projection else "rescale" if self.rescale > 0 else ""
 
     @property
     def plain(self) -> bool:
