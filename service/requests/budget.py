@@ -79,12 +79,10 @@ def measured_by(model: ModelVersion, settings: Settings) -> str:
 
 def never_measured(model: ModelVersion) -> str:
     """Why the model cannot have a frontier, and what to do without; empty if it can."""
-    if model.card.field.takes_ends:
-        return (
-            f"model {model.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
-            "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"
-        )
-    return ""
+    return model.no_path and (
+        f"{model.no_path}: it has no endpoint error, so no frontier; compare its samples with data (python -m training "
+        "evaluate), and name a solver, such as euler-4"
+    )
 
 
 def _folder(model: ModelVersion, settings: Settings) -> str:
@@ -146,7 +144,7 @@ def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings
     The gain is what the measured solvers leave to gain: plans of `TUNED_NFE` evaluations are learned, and one of them
     may keep the usual error.
     """
-    if model.card.field.takes_ends or model.card.bounds or (model.card.conditions and model.card.condition is None):
+    if model.no_path or model.card.bounds or (model.card.conditions and model.card.condition is None):
         return ""  # they cannot be tuned
     if model.plans and model.plans.texts:
         return ""
