@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.job import Priority
-from models.guidance import network_rows
+from models.guidance import guidance_of, network_rows
 from models.shapes import free_axes
 from selection.candidates import TUNED_NFE
 from selection.choice import USUAL_ERROR, BudgetLimits, Choice, Evidence, NoneFits, choose, measured
@@ -165,6 +165,6 @@ def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings
 
 def seconds(point: Point, request: Subject, num_samples: int, model: ModelVersion) -> float:
     """Return the seconds that a measured solver would take for the samples of a request at the current pace."""
-    strength = request.guidance if isinstance(request.guidance, float | int) else None  # others are refused earlier
-    rows = num_samples * network_rows(strength)
+    strength = request.guidance if isinstance(request.guidance, float | int) else 1.0  # others are refused earlier
+    rows = num_samples * network_rows(guidance_of(strength, ()))
     return model.pace(point.nfe_most, rows * point.nfe, rows, Priority(request.priority), model.sizes)
