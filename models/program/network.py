@@ -76,7 +76,7 @@ class Program(Network[ProgramConfig], Stepwise):
     """The velocity `v(x, t, condition)` of a program."""
 
     compiled = ("onnx",)
-    may_hold_infinities = True
+    holds_program = True
 
     def __init__(self, config: ProgramConfig) -> None:
         super().__init__(config, config.event_shape, config.takes)
