@@ -18,9 +18,10 @@ from models.checkpoint.bound import BoundFileError
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import Plans, StoredPlan
+from models.field import Field
 from models.noise import noise
 from selection.candidates import TUNED_NFE
-from selection.error import Ends, Field, NoErrors, exact_ends
+from selection.error import Ends, NoErrors, exact_ends
 from selection.frontier import is_tuned, percent, read_frontier
 from selection.measure import add_tuned, measure, measure_solver
 from selection.tuning import Calibration, stock_weights, tune_grid, tune_plan
@@ -122,8 +123,8 @@ def tune(path: Path, options: TuningOptions, force: bool = False) -> Plans:
             be written.
     """
     checkpoint = open_checkpoint(path, "tune for")
-    if checkpoint.card.field.takes_ends:
-        raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
+    if why := checkpoint.card.field.no_path:
+        raise TrainingError(f"{path} {why} for a plan to approximate; sample it with steps of euler")
     condition = checkpoint.card.condition
     guided = condition is not None and condition.nullable
     facts = {text: options.facts(text, guided) for _, text in options.solvers()}

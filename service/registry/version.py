@@ -126,6 +126,11 @@ class ModelVersion:
         return replace(self, plans=plans, plans_fault=fault, plans_signature=signature)
 
     @property
+    def no_path(self) -> str:
+        """Why its steps follow no path; empty if they do."""
+        return self.card.field.no_path and f"model {self.name!r} {self.card.field.no_path}"
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype of states."""
         return DTYPES[self.card.dtype]
@@ -278,8 +283,8 @@ def load_version(
         decode,
         decode.deterministic and arena.deterministic,
         sum(tensor.nbytes for tensor in tensors),
-        arena.path,
-        arena.path_reason,
+        arena.form.path,
+        arena.form.reason,
         arena.row_limit,
         checkpoint.nulls,
         checkpoint.half,
