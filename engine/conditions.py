@@ -20,12 +20,13 @@ from engine.job import Job
 from models.condition_values import Distinct
 from models.conditions import NamedConditions
 from models.forms.rows import StoredRows
-from models.guidance import Correction, Further, Guidance, guidance_of
+from models.guidance import Correction, Further, Guidance, Term
 from solvers.bank import RangeAllocator, grown
 
 _BLOCK_BYTES = 1 << 20
 _BLOCK_ROWS = 4096
 _ALIGNMENT = 64  # bytes; kernels may round otherwise where a row is not aligned like a fresh tensor
+_PLAIN = Guidance((Term(1.0),))
 
 Places = NDArray[np.int64]
 
@@ -136,7 +137,6 @@ class _JobLines:
     rows: int
     samples: int
     places: tuple[tuple[RowStore, Places], ...]
-    guidance: Guidance
 
 
 class JobRows:
@@ -159,14 +159,13 @@ class JobRows:
     def __getitem__(self, owner: int) -> _JobLines:
         return self._jobs[owner]
 
-    def add(self, owner: int, samples: int, variants: Sequence[Mapping[str, Distinct]], guidance: Guidance) -> None:
+    def add(self, owner: int, samples: int, variants: Sequence[Mapping[str, Distinct]]) -> None:
         """Add a job.
 
         Args:
             owner: number of the job.
             samples: number of its samples.
             variants: conditions and constants of each variant, by name; identical objects are stored once.
-            guidance: how they are combined.
 
         If memory runs out, nothing has changed.
         """
@@ -186,7 +185,7 @@ class JobRows:
             self._table = grown(self._table, self._space.size)
             undo.pop_all()
         self._table[first : first + len(variants) * samples] = lines.reshape(-1, len(self.stores))
-        self._jobs[owner] = _JobLines(first, len(variants) * samples, samples, tuple(placed.values()), guidance)
+        self._jobs[owner] = _JobLines(first, len(variants) * samples, samples, tuple(placed.values()))
         at = int(np.searchsorted(self.owners, owner))
         self.owners, self._first = np.insert(self.owners, at, owner), np.insert(self._first, at, first)
 
@@ -236,22 +235,16 @@ class CallRows:
     rescaling: Correction | None = None
 
 
-def variants_of(
-    takes: NamedConditions, dtype: torch.dtype, job: Job
-) -> tuple[Guidance, Sequence[Mapping[str, Distinct]]]:
-    """The guidance of a job, and the conditions of its variants: all conditions, then those of each term.
+def variants_of(takes: NamedConditions, dtype: torch.dtype, job: Job) -> Sequence[Mapping[str, Distinct]]:
+    """The conditions of a job's variants: all of its conditions, then those of each term of its guidance.
 
     Args:
         takes: the conditions that the job gives, without free axes.
         dtype: dtype of states.
         job: the job; samples without a condition get the null.
     """
-    guidance = job.guidance
-    if not isinstance(guidance, Guidance):
-        droppable = takes.droppable(job.negative or ())
-        guidance = guidance_of(1.0 if guidance is None else guidance, droppable)
     if job.variants is not None:
-        return guidance, job.variants
+        return job.variants
     names, nulls = tuple(takes.entries), dict[str, Distinct]()
 
     def null(name: str) -> Distinct:
@@ -260,13 +253,13 @@ def variants_of(
         return nulls[name]
 
     whole = {name: null(name) for name in names} if job.conditions is None else dict(job.conditions)
-    if guidance.plain:
-        return guidance, [whole]
-    variants: list[Mapping[str, Distinct]] = []
-    for term, own in zip(guidance.terms, job.own or ({},) * len(guidance.terms), strict=True):
+    if job.guidance is None or job.guidance.plain:
+        return [whole]
+    variants, terms = list[Mapping[str, Distinct]](), job.guidance.terms
+    for term, own in zip(terms, job.own or ({},) * len(terms), strict=True):
         gone = takes.with_flags(term.without)
         variants.append({n: own[n] if n in own else null(n) if n in gone else whole[n] for n in names})
-    return guidance, [{**variants[0], **whole}, *variants]
+    return [{**variants[0], **whole}, *variants]
 
 
 class Conditions:
@@ -274,14 +267,10 @@ class Conditions:
 
     def __init__(self, takes: NamedConditions, dtype: torch.dtype, device: torch.device | str) -> None:
         self._takes, self._dtype, self._device = takes, dtype, device
-        shown = takes.unpack(takes.examples(1, dtype))
-        self.rows = JobRows(
-            {
-                name: RowStore(tensor.shape[1:], tensor.dtype, device)
-                for name, tensor in zip(takes.entries, shown, strict=True)
-            }
-        )
-        self.guided = set[int]()  # the jobs that are
+        entries = takes.entries.items()
+        stores = {name: RowStore(entry.sizes, entry.network_dtype(dtype), device) for name, entry in entries}
+        self.rows = JobRows(stores)
+        self.guided: dict[int, Guidance] = {}  # of the jobs that have some
         self._guides: NDArray[Any] | None = None
         self._skipped: dict[int, int] = {}  # per job with an interval: rows not evaluated, as guidance was off
 
@@ -289,18 +278,17 @@ class Conditions:
         """Add a job, once; samples without a condition get the null."""
         if owner in self.rows:
             return
-        guidance, variants = variants_of(self._takes, self._dtype, job)
-        if not guidance.plain:
-            self.guided.add(owner)
-            if guidance.interval is not None:
+        if job.guidance is not None and not job.guidance.plain:
+            self.guided[owner] = job.guidance
+            if job.guidance.interval is not None:
                 self._skipped[owner] = 0
-        self.rows.add(owner, job.num_samples, variants, guidance)
+        self.rows.add(owner, job.num_samples, variants_of(self._takes, self._dtype, job))
         self._guides = None
 
     def remove(self, owner: int) -> None:
         """Remove a job once its lanes are gone."""
         self.rows.remove(owner)
-        self.guided.discard(owner)
+        self.guided.pop(owner, None)
         self._skipped.pop(owner, None)
         self._guides = None
 
@@ -342,15 +330,15 @@ class Conditions:
 
     def _listed(self) -> NDArray[Any]:
         """The guidances of all jobs, in the order of `JobRows.owners`."""
-        jobs = [self.rows[int(owner)] for owner in self.rows.owners]
-        most_terms = max(len(lines.guidance.terms) for lines in jobs)
+        most_terms = max(len(guidance.terms) for guidance in self.guided.values())
         guides = []
-        for lines in jobs:
-            guidance, terms = lines.guidance, len(lines.guidance.terms)
+        for owner in self.rows.owners.tolist():
+            guidance = self.guided.get(owner, _PLAIN)
+            samples, terms = self.rows[owner].samples, len(guidance.terms)
             weights = [term.weight for term in guidance.terms] + [0.0] * (most_terms - terms)
             interval, whole = guidance.interval or (-np.inf, np.inf), guidance.whole
             corrections = guidance.projection, guidance.rescale, -1 if whole is None else whole
-            guides.append((lines.samples, terms, 0 if guidance.plain else terms, weights, *interval, *corrections))
+            guides.append((samples, terms, 0 if guidance.plain else terms, weights, *interval, *corrections))
         return np.array(  # (assigning fields one by one would take twice as long)
             guides,
             dtype=[

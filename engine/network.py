@@ -19,7 +19,7 @@ from models.checkpoint.loading import Checkpoint
 from models.condition_values import Distinct
 from models.forms.form import Form
 from models.forms.rows import RowCaller, StoredRows, field_rows
-from models.guidance import Guidance, Term, combined
+from models.guidance import combined
 from models.messages import typed_line
 from solvers.derived import pulled_rows
 from solvers.lanes import Finished, Lanes
@@ -28,7 +28,6 @@ _log = logging.getLogger("pathline")
 
 _DERIVED_ROWS_AT_ONCE = 128
 _SHOWN = 4  # rows of conditions in a timed call
-_PLAIN = Guidance((Term(1.0),))
 _NO_OWNERS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
@@ -64,7 +63,6 @@ class ArenaNetwork:
         self._constants: JobRows | None = None  # with the first job that has some
         self._operation = operation
         self._products: RowCaller | None = None  # calls of [x, e] -> e dv/dx for its correction
-        self._kind = checkpoint.card.field
         self.event_shape, self.call = self._field(checkpoint, operation, sizes)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
         if self.call.limit == 1:
@@ -100,7 +98,7 @@ class ArenaNetwork:
         """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
         x = torch.zeros((rows, *self._row_shape), dtype=dtype, device=place)
-        t = self._kind.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
+        t = self.form.field.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
         conditions = [StoredRows(partial(_taken, tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()
@@ -122,7 +120,7 @@ class ArenaNetwork:
             self._constants = JobRows({"constants": store})
         if owner not in self._constants:
             index = np.arange(job.num_samples) if len(job.constants) > 1 else None
-            self._constants.add(owner, job.num_samples, [{"constants": Distinct(job.constants, index)}], _PLAIN)
+            self._constants.add(owner, job.num_samples, [{"constants": Distinct(job.constants, index)}])
 
     def remove(self, owner: int) -> None:
         """Remove the conditions and constants of a job once its lanes are gone."""

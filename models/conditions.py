@@ -30,7 +30,7 @@ from torch import Tensor
 
 from models.frozen import Frozen, Sparse
 from models.shapes import MAX_NUMBERS, NAME, AxisName, FreeAxis, Size, free_axes, sized
-from models.velocity import Condition, VelocityError
+from models.velocity import Condition, VelocityError, refuse_condition
 
 ONE = "condition"
 """The name of the condition that is a class label or a vector."""
@@ -231,33 +231,6 @@ class NamedCondition(Sparse):
             result = result * (self.scale if isinstance(self.scale, float) else result.new_tensor(self.scale))
         return result.to(states)
 
-    def check(self, name: str, tensor: Any, rows: int, states: torch.dtype) -> None:
-        """Raise a ConditionError unless a tensor has the shape and dtype that the network takes for `rows` rows."""
-        shape, dtype = (rows, *self.shape), self.network_dtype(states)
-        fits = len(shape) == tensor.ndim and all(
-            isinstance(expected, str) or expected == size for expected, size in zip(shape, tensor.shape, strict=True)
-        )
-        if not fits or tensor.dtype != dtype:
-            raise ConditionError(
-                f"{titled(name)} is {tensor.dtype} of shape {tuple(tensor.shape)}; this model takes "
-                f"{dtype} of shape {shape}"
-            )
-
-    def null_of(self, name: str, states: torch.dtype, stored: Tensor | None = None) -> Tensor:
-        """Return its null, (1, *shape), as the network takes it; raise a ConditionError if it was not trained."""
-        if self.null is None:
-            raise ConditionError(
-                f"{titled(name)} is missing; this model was trained without a null for it, so give a condition"
-            )
-        if self.null == "stored":
-            assert stored is not None  # noqa: S101  (it is in the weights file)
-            null = stored.reshape(1, *self.sizes)
-        else:
-            filling: dict[Any, float] = {"nan": math.nan, "zeros": 0}
-            fill = self.null if isinstance(self.null, bool | int | float) else filling.get(self.null, 0)
-            null = torch.full((1, *self.sizes), fill, dtype=self.torch_dtype)
-        return self.standardised(null, states)
-
     def examples(self, rows: int, states: torch.dtype, nulls: bool = True, seed: int = 0) -> Tensor:
         """Make values (rows, *shape) as the network takes them, at random in each row and number.
 
@@ -442,28 +415,27 @@ class NamedConditions:
         entry = self.entries[name]
         if name in self.flags:
             return torch.ones((1, *entry.sizes), dtype=torch.bool)
-        return entry.null_of(name, dtype, self.stored.get(name))
+        if entry.null is None:
+            raise ConditionError(
+                f"{titled(name)} is missing; this model was trained without a null for it, so give a condition"
+            )
+        if entry.null == "stored":
+            null = self.stored[name].reshape(1, *entry.sizes)
+        else:
+            filling: dict[Any, float] = {"nan": math.nan, "zeros": 0}
+            fill = entry.null if isinstance(entry.null, bool | int | float) else filling.get(entry.null, 0)
+            null = torch.full((1, *entry.sizes), fill, dtype=entry.torch_dtype)
+        return entry.standardised(null, dtype)
 
-    def nulls(self, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu") -> Condition:
-        """Return the nulls for `rows` rows; raise a ConditionError if one was not trained."""
-        nulls = [self.null_of(name, dtype).to(device) for name in self.entries]
-        return self.pack([null.expand(rows, *null.shape[1:]) for null in nulls])
+    def nulls(self, x: Tensor) -> Condition:
+        """Return the nulls for states x (rows, *event); raise a ConditionError if one was not trained."""
+        nulls = [self.null_of(name, x.dtype).to(x.device) for name in self.entries]
+        return self.pack([null.expand(x.shape[0], *null.shape[1:]) for null in nulls])
 
     def examples(self, rows: int, dtype: torch.dtype, device: DeviceLike = "cpu", nulls: bool = True) -> Condition:
         """Make conditions for `rows` rows, for testing and trying a network; see `NamedCondition.examples`."""
         tensors = [entry.examples(rows, dtype, nulls, place) for place, entry in enumerate(self.entries.values())]
         return self.pack([tensor.to(device) for tensor in tensors])
-
-    def check(self, condition: Any, rows: int, dtype: torch.dtype) -> None:
-        """Raise a ConditionError unless each name has a tensor of the right shape and dtype for `rows` rows."""
-        single = self.single is not None
-        names = None if single else set(condition) if isinstance(condition, Mapping) else ()
-        if single != isinstance(condition, Tensor) or names not in (None, set(self.entries)):
-            received = sorted(condition) if isinstance(condition, Mapping) else type(condition).__name__
-            expected = "a tensor" if single else f"a dict with {', '.join(self.entries)}"
-            raise ConditionError(f"conditions are {received}; this model takes {expected}")
-        for (name, entry), tensor in zip(self.entries.items(), self.unpack(condition), strict=True):
-            entry.check(name, tensor, rows, dtype)
 
     def unpack(self, condition: Any) -> tuple[Tensor, ...]:
         """Return the tensors of a condition, in the order of the entries."""
@@ -477,6 +449,37 @@ class NamedConditions:
         """Return a condition as the network takes it with states of another dtype; those without a scale stay."""
         pairs = zip(self.entries.values(), self.unpack(condition), strict=True)
         return self.pack([tensor.to(states) if entry.is_standardised else tensor for entry, tensor in pairs])
+
+
+def tensors_of(takes: NamedConditions | None, condition: Any, x: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors of what a network is given as condition of states x (rows, *event); None stands for the nulls.
+
+    Raises:
+        VelocityError: the network takes no condition, or not one of these names, shapes and dtypes; or it is missing,
+            and a null was not trained.
+    """
+    if takes is None:
+        refuse_condition(condition)
+        return ()
+    condition, single = takes.nulls(x) if condition is None else condition, takes.single is not None
+    names = None if single else set(condition) if isinstance(condition, Mapping) else ()
+    if single != isinstance(condition, Tensor) or names not in (None, set(takes.entries)):
+        received = sorted(condition) if isinstance(condition, Mapping) else type(condition).__name__
+        expected = "a tensor" if single else f"a dict with {', '.join(takes.entries)}"
+        raise ConditionError(f"conditions are {received}; this model takes {expected}")
+    tensors = takes.unpack(condition)
+    for (name, entry), tensor in zip(takes.entries.items(), tensors, strict=True):
+        # `len` would fix the number of rows of an export
+        shape, dtype = (x.shape[0], *entry.shape), entry.network_dtype(x.dtype)
+        fits = len(shape) == tensor.ndim and all(
+            isinstance(axis, str) or axis == size for axis, size in zip(shape, tensor.shape, strict=True)
+        )
+        if not fits or tensor.dtype != dtype:
+            raise ConditionError(
+                f"{titled(name)} is {tensor.dtype} of shape {tuple(tensor.shape)}; this model takes "
+                f"{dtype} of shape {shape}"
+            )
+    return tensors
 
 
 def rows_at(condition: Condition, places: Tensor) -> Condition:

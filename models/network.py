@@ -54,13 +54,12 @@ class NetworkSize(Frozen, ABC, strict=True):
     takes: ClassVar[Literal["vectors", "pictures"]]
 
     @abstractmethod
-    def config(
-        self,
-        event_shape: tuple[int, ...],
-        condition: NamedCondition | None = None,
-        field: FieldKind = FieldKind.VELOCITY,
-    ) -> NetworkConfig:
-        """Return the config of a network of this size for samples of a shape; raise a ValidationError if they clash."""
+    def config(self, event_shape: tuple[int, ...], **more: Any) -> NetworkConfig:
+        """Return the config of a network of this size for samples of a shape, with more of its fields.
+
+        Raises:
+            ValidationError: they clash.
+        """
 
     def network(
         self,
@@ -68,13 +67,18 @@ class NetworkSize(Frozen, ABC, strict=True):
         condition: NamedCondition | None = None,
         field: FieldKind = FieldKind.VELOCITY,
     ) -> Network:
-        """Build a network of this size with untrained weights; arguments as for `config`.
+        """Build a network of this size with untrained weights.
+
+        Args:
+            event_shape: shape of one sample.
+            condition: what it is conditioned on, or None.
+            field: see `NetworkConfig`.
 
         Raises:
             ArchitectureError: the size does not fit the shape.
         """
         try:
-            return self.config(event_shape, condition, field).build()
+            return self.config(event_shape, condition=condition, field=field).build()
         except ValidationError as error:
             raise ArchitectureError(f"config of {self.architecture}: {explain(error)}") from None
 
@@ -89,6 +93,7 @@ class Network(nn.Module, Generic[Config]):
         config: what it was built from.
         compiled: the compiled forms that its architecture has (see `models.forms.form`): `fused`, made by the file
             `models/forms/fused/<architecture>.py`, and `onnx`.
+        holds_program: whether its tensors are a program's: of dtypes of their own, with infinities in masks.
         event_shape: shape of one state; a name is a free axis.
         condition: what it is conditioned on, or None.
         field: what it returns and which times it takes.
@@ -96,7 +101,7 @@ class Network(nn.Module, Generic[Config]):
 
     config: Config
     compiled: ClassVar[tuple[str, ...]] = ()
-    may_hold_infinities: ClassVar[bool] = False  # among its tensors, as masks do
+    holds_program: ClassVar[bool] = False
     event_shape: Shape
     condition: NamedConditions | None
     field: FieldKind

@@ -21,6 +21,9 @@ _RULES = 2
 _OWN_RULES = 5
 """The same for user data: increased when a file is read differently."""
 
+_FLAGS = {"path": "--data", "separator": "--sep"}
+"""Options with other names than their fields in `[data]`."""
+
 _DEFAULT = ResidualMLPSize()
 
 
@@ -205,9 +208,9 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
     own = {key.removeprefix("data."): overrides.pop(key) for key in list(overrides) if key.startswith("data.")}
     if own and isinstance(content.get("data"), dict):
         content["data"] = {**content["data"], **own}
-    options = {**{key: f"--{key.replace('_', '-')}" for key in overrides}, **{f"data.{key}": f"--{key}" for key in own}}
-    if "path" in own:
-        options["data.path"] = "--data"
+    options = {key: f"--{key.replace('_', '-')}" for key in overrides}
+    options |= {f"data.{key}": _FLAGS.get(key, f"--{key}") for key in own}
+    options |= {f"{table}.{key}": f"--{key}" for table in ("reflow", "student") for key in overrides.get(table, ())}
     try:
         return Recipe.model_validate({**content, **overrides})
     except ValidationError as error:

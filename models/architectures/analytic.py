@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from models.conditions import NamedCondition, one_condition
+from models.conditions import NamedCondition, one_condition, tensors_of
 from models.network import Network, NetworkConfig
 from models.velocity import refuse_condition
 
@@ -111,10 +111,8 @@ class Mixture(Network[MixtureConfig]):
         squared = (x[:, None, :] - t[:, :, None] * self.means).square().sum(-1)
         # The part of each Gaussian's log-density that differs between them; softmax subtracts the largest first.
         weights = (-0.5 * squared / _variance(t, self.config.s)).softmax(dim=1)
-        if self.condition is None:
-            refuse_condition(condition)
-        elif condition is not None:
-            self.condition.check(condition, len(x), x.dtype)
+        if condition is not None:
+            [condition] = tensors_of(self.condition, condition, x)
             chosen = condition[:, None] == torch.arange(self.config.components, device=x.device)
             weights = torch.where(condition[:, None] == self.config.components, weights, chosen.to(x.dtype))
         mean = (weights[:, :, None] * self.means).sum(1)

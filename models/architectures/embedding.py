@@ -6,7 +6,8 @@ import torch
 from pydantic import AfterValidator
 from torch import Tensor, nn
 
-from models.conditions import ONE, NamedCondition
+from models.conditions import NamedCondition, one_condition, tensors_of
+from models.velocity import FieldKind
 
 
 class TimeEmbedding(nn.Module):
@@ -40,8 +41,13 @@ def steps_of(t: Tensor) -> tuple[Tensor, Tensor]:
     return (t, torch.zeros_like(t)) if t.ndim == 1 else (t[:, 0], t[:, 1] - t[:, 0])
 
 
-def span_linear(time_width: int, width: int) -> nn.Linear:
-    """Make the layer for embedded step lengths; it starts at zero, so that the network starts as a plain velocity."""
+def span_linear(field: FieldKind, time_width: int, width: int) -> nn.Linear | None:
+    """Make the layer for embedded step lengths, None for a field that takes no ends of steps.
+
+    It starts at zero, so that the network starts as a plain velocity.
+    """
+    if not field.takes_ends:
+        return None
     linear = nn.Linear(time_width, width)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
@@ -72,7 +78,7 @@ class ConditionEmbedding(nn.Module):
 
     def __init__(self, config: NamedCondition, width: int) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.takes = config, one_condition(config)
         if config.classes is not None:
             self.table = nn.Embedding(config.classes + config.nullable, width)
         else:
@@ -89,10 +95,7 @@ class ConditionEmbedding(nn.Module):
         Raises:
             ConditionError: a wrong shape or type, or None for a model without a trained null.
         """
-        if condition is None:
-            null = self.config.null_of(ONE, x.dtype).to(x.device)
-            condition = null.expand(len(x), *null.shape[1:])
-        self.config.check(ONE, condition, x.shape[0], x.dtype)  # `len` would fix the number of rows of an export
+        [condition] = tensors_of(self.takes, condition, x)
         if self.config.classes is not None:
             return self.table(condition)
         if not self.config.nullable:

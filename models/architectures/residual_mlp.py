@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -29,9 +29,9 @@ from models.architectures.embedding import (
     span_linear,
     steps_of,
 )
-from models.conditions import NamedCondition, one_condition
+from models.conditions import one_condition
 from models.network import Network, NetworkConfig, NetworkSize
-from models.velocity import FieldKind, VelocityField, refuse_condition
+from models.velocity import VelocityField, refuse_condition
 
 _WHOLE = 16
 """How many numbers kernels compute together; a width that is a multiple of it leaves none for their remainder code."""
@@ -57,13 +57,8 @@ class ResidualMLPSize(NetworkSize):
     max_frequency: float = Field(default=6.0, gt=1.0, le=1e6)
     takes: ClassVar[Literal["vectors", "pictures"]] = "vectors"
 
-    def config(
-        self,
-        event_shape: tuple[int, ...],
-        condition: NamedCondition | None = None,
-        field: FieldKind = FieldKind.VELOCITY,
-    ) -> ResidualMLPConfig:
-        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], condition=condition, field=field)
+    def config(self, event_shape: tuple[int, ...], **more: Any) -> ResidualMLPConfig:
+        return ResidualMLPConfig(**self.model_dump(), dim=event_shape[0], **more)
 
 
 class ResidualMLPConfig(ResidualMLPSize, NetworkConfig, strict=False):
@@ -101,8 +96,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.input = nn.Linear(config.dim, config.hidden)
         self.time = nn.Linear(config.time_width, config.hidden)
-        if config.field.takes_ends:
-            self.span = span_linear(config.time_width, config.hidden)
+        self.span = span_linear(config.field, config.time_width, config.hidden)
         self.blocks = nn.Sequential(*(ResidualBlock(config.hidden) for _ in range(config.blocks)))
         self.norm = nn.LayerNorm(config.hidden)
         self.output = nn.Linear(config.hidden, config.dim)
@@ -159,7 +153,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
             self.embed_time.frequencies,
             _weights(self.input),
             _weights(self.time),
-            _weights(self.span) if self.field.takes_ends else None,
+            None if self.span is None else _weights(self.span),
             None if self.condition is None else self.embed_condition,
             steps,
             _scales(self.norm),

@@ -9,16 +9,16 @@ It has no attention. With 28 x 28 pictures, 32 channels, 3 levels and 1 block it
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.architectures.embedding import ConditionEmbedding, EmbeddedCondition, TimeEmbedding, span_linear, steps_of
-from models.conditions import NamedCondition, one_condition
+from models.conditions import one_condition
 from models.network import Network, NetworkConfig, NetworkSize
-from models.velocity import FieldKind, refuse_condition
+from models.velocity import refuse_condition
 
 _MAX_NUMBERS = 1 << 24
 
@@ -42,14 +42,8 @@ class UNetSize(NetworkSize):
     max_frequency: float = Field(default=6.0, gt=1.0, le=1e6)
     takes: ClassVar[Literal["vectors", "pictures"]] = "pictures"
 
-    def config(
-        self,
-        event_shape: tuple[int, ...],
-        condition: NamedCondition | None = None,
-        field: FieldKind = FieldKind.VELOCITY,
-    ) -> UNetConfig:
-        of_data = {"shape": event_shape, "condition": condition, "field": field}
-        return UNetConfig.model_validate({**self.model_dump(), **of_data})
+    def config(self, event_shape: tuple[int, ...], **more: Any) -> UNetConfig:
+        return UNetConfig.model_validate({**self.model_dump(), "shape": event_shape, **more})
 
 
 class UNetConfig(UNetSize, NetworkConfig, strict=False):
@@ -111,8 +105,7 @@ class UNet(Network[UNetConfig]):
         channels, widths, embedding = config.shape[0], config.widths, 4 * config.hidden
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.time = nn.Sequential(nn.Linear(config.time_width, embedding), nn.SiLU())
-        if config.field.takes_ends:
-            self.span = span_linear(config.time_width, embedding)
+        self.span = span_linear(config.field, config.time_width, embedding)
         self.input = nn.Conv2d(channels, widths[0], 3, padding=1)
         self.down = nn.ModuleList(
             nn.ModuleList(
@@ -145,9 +138,9 @@ class UNet(Network[UNetConfig]):
         Raises:
             VelocityError: the network takes no condition, or the condition has the wrong shape or type.
         """
-        t, span = steps_of(t) if self.field.takes_ends else (t, None)
+        t, span = (t, None) if self.span is None else steps_of(t)
         embedding = self.time(self.embed_time(t).to(x.dtype))
-        if span is not None:
+        if self.span is not None and span is not None:
             embedding = embedding + self.span(self.embed_time(span).to(x.dtype))
         if self.condition is None:
             refuse_condition(condition)

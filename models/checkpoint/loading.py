@@ -25,7 +25,7 @@ from models.checkpoint.card import (
 )
 from models.checkpoint.plans import tuned_plans
 from models.checkpoint.weights import Modules, lacks_memory, read_weights
-from models.compute import HALVES, Cast, to_half
+from models.compute import HALVES, Cast
 from models.conditions import NamedConditions
 from models.conventions import adapt
 from models.decoder import Decoder
@@ -125,7 +125,7 @@ def load(
     path = Path(path)
     card = read_card(path)
     modules, file = _empty(card, path / CARD_FILE), path / WEIGHTS_FILE
-    tensors = read_weights(file, card.weights_sha256, modules.state_dict())
+    tensors = read_weights(file, card.weights_sha256, modules.stored(DTYPES[card.dtype], card.compute))
     try:
         modules.check_finite(tensors)
     except CheckpointError as error:
@@ -169,12 +169,6 @@ def _empty(card: Card, file: Path) -> Modules:
     ):
         if stated != built:
             raise CheckpointError(f"{file}: {name}: found {stated}, the architecture has {built}")
-    if card.compute is not None:
-        to_half(modules.velocity, card.compute)
-    elif card.architecture.name != PROGRAM:  # the tensors of a program have dtypes of their own
-        modules.velocity.to(DTYPES[card.dtype])
-    if card.decoder.program is None:
-        modules.decoder.to(DTYPES[card.data_dtype])
     return modules
 
 

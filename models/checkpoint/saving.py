@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import hashlib
-import os
 import re
 import secrets
 import shutil
@@ -30,15 +29,13 @@ from models.checkpoint.card import (
     SamplingCard,
 )
 from models.checkpoint.weights import Modules, file_of
-from models.compute import HALVES
 from models.conventions import TimeCard
 from models.decoder import Decoder
 from models.messages import explain
 from models.network import Network
 from models.noise import FREE_SCHEME, SCHEME
 from models.prelude import Prelude
-from models.program.network import Program
-from models.regular import remove_stale, sync_folder
+from models.regular import remove_stale, replacing, sync_folder
 from models.shapes import FreeAxis, free_axes
 
 _TRIES = 1000
@@ -60,7 +57,6 @@ def save(
     compute: Literal["bfloat16", "float16"] | None = None,
     axes: Mapping[str, FreeAxis] | None = None,
     prelude: Prelude | None = None,
-    nulls: Mapping[str, Tensor] | None = None,
     centred: str | int | None = None,
     noise_independent: bool = True,
 ) -> Path:
@@ -82,7 +78,6 @@ def save(
         compute: half precision that the parameters are stored in and the model computes in; None for `dtype`.
         axes: the allowed sizes of the free axes of the model's states.
         prelude: makes some of the model's conditions from those of requests; None for none.
-        nulls: the stored nulls of conditions by name; None takes those of the model.
         centred: the axis of states along which the starting noise has the mean zero; None for none.
         noise_independent: whether it was trained on noise that is independent of the data.
 
@@ -103,7 +98,7 @@ def save(
         kind, names = type(model).__name__, ", ".join(ARCHITECTURES)
         raise CheckpointError(f"{kind} is not a registered architecture; use one of {names}")
     dtype = (torch.float32 if compute else _dtype(model)) if dtype is None else dtype
-    tensors = _tensors(Modules(model, decoder, prelude, _nulls(model, prelude, nulls)), dtype, compute)
+    tensors = _tensors(Modules(model, decoder, prelude, _nulls(model, prelude)), dtype, compute)
     sha256 = hashlib.sha256()
     for part in file_of(tensors):
         sha256.update(part)
@@ -156,7 +151,7 @@ def _card(fields: Mapping[str, Any]) -> Card:
 
 
 def _dtype(model: Network) -> torch.dtype:
-    if isinstance(model, Program):  # its tensors have dtypes of their own
+    if model.holds_program:  # its tensors have dtypes of their own
         return getattr(torch, model.config.dtype)
     kinds = {tensor.dtype for tensor in model.state_dict().values() if tensor.is_floating_point()} or {torch.float64}
     if len(kinds) > 1:
@@ -166,33 +161,24 @@ def _dtype(model: Network) -> torch.dtype:
     return kinds.pop()
 
 
-def _nulls(model: Network, prelude: Prelude | None, nulls: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+def _nulls(model: Network, prelude: Prelude | None) -> dict[str, Tensor]:
     """Return the nulls of conditions that are stored."""
     takes = model.condition
     if takes is None:
         return {}
     entries = takes.entries if prelude is None else prelude.card.request_conditions(takes.entries)
-    stored = takes.stored if nulls is None else nulls
     return {
-        name: stored[name].to(entry.torch_dtype).reshape(entry.sizes)
+        name: takes.stored[name].to(entry.torch_dtype).reshape(entry.sizes)
         for name, entry in entries.items()
         if entry.null == "stored"
     }
 
 
 def _tensors(modules: Modules, dtype: torch.dtype, compute: str | None) -> dict[str, Tensor]:
-    """Return all tensors by their key in the file; none is copied unnecessarily."""
+    """Return all tensors by their keys in the file."""
     if dtype not in DTYPES.values():
         raise CheckpointError(f"dtype is {dtype}; a checkpoint stores torch.float32 or torch.float64")
-    tensors, parameters = dict[str, Tensor](), {key for key, _ in modules.named_parameters()}
-    of_program = ("decoder.program.", "prelude.", *(("velocity.",) if isinstance(modules.velocity, Program) else ()))
-    for key, tensor in modules.state_dict().items():
-        kind = torch.float64 if key.startswith("decoder.") and modules.decoder.config.dtype else dtype
-        if not tensor.is_floating_point() or key.startswith(("nulls.", *of_program)):  # they have dtypes of their own
-            kind = tensor.dtype
-        elif key.startswith("velocity.") and compute is not None:
-            kind = HALVES[compute] if key in parameters else tensor.dtype
-        tensors[key] = tensor.detach().to("cpu", kind).contiguous()
+    tensors = {key: tensor.cpu().contiguous() for key, tensor in modules.stored(dtype, compute).items()}
     try:
         modules.check_finite(tensors)
     except CheckpointError as error:
@@ -230,12 +216,8 @@ def _publish(root: Path, target: Path, files: Mapping[str, Iterable[bytes | memo
     new_parent = False
     try:
         for name, content in files.items():
-            with (temporary / name).open("xb") as file:
-                for part in content:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-        sync_folder(temporary)
+            with replacing(temporary / name) as file:
+                file.writelines(content)
         with contextlib.suppress(FileExistsError):
             target.parent.mkdir()
             new_parent = True

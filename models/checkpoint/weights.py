@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from models.checkpoint.card import CARD_FILE, CheckpointError, UnreadableCheckpoint, opened_file
+from models.compute import HALVES
 from models.decoder import Decoder
 from models.messages import first_line, printable
 from models.network import Network
@@ -45,10 +46,28 @@ class Modules(nn.Module):
         self.velocity, self.decoder, self.prelude, self.nulls = velocity, decoder, prelude, nn.Module()
         self.nulls._buffers.update(nulls)  # `register_buffer` refuses names that modules have, such as `type`
 
+    def stored(self, dtype: torch.dtype, compute: str | None) -> dict[str, Tensor]:
+        """Return all tensors by their keys in the file, in the dtypes that they have there; copied only to change that.
+
+        Args:
+            dtype: dtype of the states.
+            compute: half precision of the network's parameters; None for `dtype`.
+        """
+        parameters, tensors = {key for key, _ in self.named_parameters()}, dict[str, Tensor]()
+        program = ("velocity.",) if self.velocity.holds_program else ()
+        for key, tensor in self.state_dict().items():
+            kind = torch.float64 if key.startswith("decoder.") and self.decoder.config.dtype else dtype
+            if not tensor.is_floating_point() or key.startswith(("nulls.", "decoder.program.", "prelude.", *program)):
+                kind = tensor.dtype  # their own
+            elif key.startswith("velocity.") and compute is not None:
+                kind = HALVES[compute] if key in parameters else tensor.dtype
+            tensors[key] = tensor.detach().to(kind)
+        return tensors
+
     def check_finite(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise a CheckpointError for a tensor with numbers that are not finite; masks of programs have infinities."""
         for key, tensor in tensors.items():
-            masks = self.velocity.may_hold_infinities if key.startswith("velocity.") else ".program." in key
+            masks = self.velocity.holds_program if key.startswith("velocity.") else ".program." in key
             if not finite(tensor, masks):
                 raise CheckpointError(f"key {key}: holds numbers that are not finite")
 

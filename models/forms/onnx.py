@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.conditions import tensors_of
 from models.conventions import Adapted
 from models.forms.form import FormKind
 from models.messages import first_line
@@ -29,7 +30,7 @@ from models.network import Network
 from models.noise import noise
 from models.regular import remove_stale, write_atomically
 from models.shapes import sized
-from models.velocity import check_float32, refuse_condition
+from models.velocity import check_float32
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 """What the extra `onnx` installs."""
@@ -48,8 +49,6 @@ class ExportError(RuntimeError):
 
 def can_export(network: Network[Any]) -> str | None:
     """Return why a network is not exported, or None. The rule looks only at the network and at what is installed."""
-    if network.field.takes_ends:
-        return "a field of average velocity is not exported"
     if any(isinstance(size, str) for size in network.event_shape):
         return "a network with free axes is not exported"
     if network.condition is not None and (network.condition.single is None or network.condition.axes):
@@ -113,13 +112,7 @@ class OnnxField:
             VelocityError: states, times or conditions have another shape or dtype, or a label is out of range.
         """
         check_float32(x, t, self.event_shape)
-        rows = len(x)
-        arguments: list[Any] = [x, t]
-        if self.condition is None:
-            refuse_condition(condition)
-        else:
-            arguments.append(self.condition.nulls(rows, x.dtype) if condition is None else condition)
-            self.condition.check(arguments[-1], rows, x.dtype)
+        arguments = (x, t, *tensors_of(self.condition, condition, x))
         feed = {name: tensor.contiguous().numpy() for name, tensor in zip(self._names, arguments, strict=True)}
         return torch.from_numpy(self._session.run(None, feed)[0])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,14 +232,16 @@ def _limit_rows(
     limit_rows(function, call, list(inputs.values()), axes)
 
 
-def read_prelude(
+def make_prelude(
     file: Path,
     inputs: Sequence[str] | None,
     outputs: Sequence[str] | None,
     arguments: Sequence[str],
     conditions: Stated,
-) -> ExportedProgram:
-    """Read a prelude, with results named like the network's conditions.
+    takes: NamedConditions | None,
+    dtype: torch.dtype,
+) -> tuple[Prelude, NamedConditions, str]:
+    """Return the prelude of a network, the conditions that requests give, and a line for the user.
 
     Args:
         file: the archive.
@@ -249,12 +250,14 @@ def read_prelude(
             not take itself, in order.
         arguments: the names of the network's arguments, in order.
         conditions: fields that programs cannot declare themselves, by name.
+        takes: the conditions that the network takes.
+        dtype: dtype of its states.
 
     Raises:
-        ForeignError: it cannot be read, or does not fit the network's arguments.
+        ForeignError: it cannot be read, or does not fit the network; it fails on examples, or mixes rows.
     """
-    of_network = [name for name in arguments if name not in ("x", "t")]
-    if not of_network:
+    of_network = [name for name in arguments if takes is not None and name in takes.entries]
+    if takes is None or not of_network:
         raise ForeignError("--prelude needs the names of the network's arguments: --inputs x,t,...")
     program = read_function(file, None, inputs, conditions)
     values = program.config["outputs"].values()
@@ -264,33 +267,17 @@ def read_prelude(
             f"{file}: returns {len(values)} tensors, and the network takes {', '.join(of_network)}; name the "
             "results in order with --prelude-outputs"
         )
-    return replace(program, config=program.config | {"outputs": dict(zip(outputs, values, strict=True))})
-
-
-def make_prelude(
-    file: Path, program: ExportedProgram, takes: NamedConditions, dtype: torch.dtype
-) -> tuple[Prelude, NamedConditions, str]:
-    """Return the prelude of a network, the conditions that requests give, and a line for the user.
-
-    Args:
-        file: its archive, for messages.
-        program: its content.
-        takes: the conditions that the network takes.
-        dtype: dtype of its states.
-
-    Raises:
-        ForeignError: prelude and network do not fit together; the prelude fails on examples, or mixes rows.
-    """
+    config = program.config | {"outputs": dict(zip(outputs, values, strict=True))}
     try:
-        card = PreludeCard.model_validate({"conditions": program.conditions, "program": program.config})
+        card = PreludeCard.model_validate({"conditions": program.conditions, "program": config})
         requested = NamedConditions(card.request_conditions(takes.entries), bounds=takes.bounds)
     except ValidationError as error:
         raise ForeignError(f"{file}: {explain(error)}") from None
     except ValueError as error:
         raise ForeignError(f"{file}: {error}") from None
-    inputs = {name: (entry.shape, entry.network_dtype(dtype)) for name, entry in card.conditions.items()}
     function = Function.with_tensors(card.program, program.tensors)
-    _limit_rows(function, inputs, requested.axes)
+    shapes = {name: (entry.shape, entry.network_dtype(dtype)) for name, entry in card.conditions.items()}
+    _limit_rows(function, shapes, requested.axes)
     prelude = Prelude(card.model_copy(update={"program": function.config}), function)
     prelude.eval().requires_grad_(False)
     with _runs(file):

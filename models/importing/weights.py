@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 from torch import Tensor, nn
 
 from models.architectures import PROGRAM, ArchitectureError, build
@@ -20,9 +20,9 @@ from models.importing.declared import Declared
 from models.importing.detection import detect, start_slope
 from models.importing.files import ForeignError, read_tensors
 from models.importing.matching import Which, select, which_of
-from models.importing.parts import make_decoder, make_prelude, read_prelude
+from models.importing.parts import make_decoder, make_prelude
 from models.importing.programs import read_program
-from models.messages import first_line
+from models.messages import explain, first_line
 from models.mixing import find_mixing
 from models.network import Network
 from models.noise import mean_along, noise
@@ -83,8 +83,7 @@ def import_weights(
     tensors, notes = _usable(str(file), tensors, network.state_dict())
     network.load_state_dict(tensors, assign=True)
     source: dict[str, JsonValue] = {"imported_from": file.name, "which": kind, "prefix": prefix}
-    options = declared or Declared(), decoder or {}, version
-    return _store(network, {}, repository, name, source, [*report, *notes], *options)
+    return _store(network, {}, repository, name, source, [*report, *notes], declared, decoder, version)
 
 
 def import_program(
@@ -119,7 +118,7 @@ def import_program(
         nulls: tensors that replace missing conditions, by name.
         row_by_row: whether to call the network with one row at a time, on every device, as it mixes rows.
         prelude: the archive of a program that makes some of the conditions from others, once for a request.
-        prelude_inputs, prelude_outputs: the names of its arguments and results, see `read_prelude`.
+        prelude_inputs, prelude_outputs: the names of its arguments and results, see `make_prelude`.
         kind: what it returns, see `read_program`.
         centred: the axis along which its noise and its velocities have the mean zero; None for none.
 
@@ -129,37 +128,32 @@ def import_program(
     """
     nulls = nulls or {}
     stated = {**(conditions or {}), **{name: {**(conditions or {}).get(name, {}), "null": "stored"} for name in nulls}}
-    before = prelude and read_prelude(prelude, prelude_inputs, prelude_outputs, inputs or (), stated)
     program = read_program(file, event_shape, labels, inputs, stated, axes, kind)
-    taken = {*program.conditions, *(before.conditions if before else ())}
-    if unknown := sorted(stated.keys() - taken):
-        names = ", ".join(program.conditions) or "none"
-        raise ForeignError(f"{file}: --conditions names {unknown[0]!r}; the conditions among --inputs are {names}")
     config = program.config | ({"rows": [1, 1]} if row_by_row else {})
     try:
-        with torch.device("meta"):
-            network = build(PROGRAM, config)
-    except ArchitectureError as error:
-        raise ForeignError(f"{file}: {error}") from None
-    network.load_state_dict({f"data_{key}": tensor for key, tensor in program.tensors.items()}, assign=True)
+        network = Program.with_tensors(ProgramConfig.model_validate(config), program.tensors)
+    except ValidationError as error:
+        raise ForeignError(f"{file}: config of {PROGRAM}: {explain(error)}") from None
     steps, tensors = len(config["steps"]), len(program.tensors)
     report = [f"program: {steps} steps, {tensors} tensors, arguments ({', '.join(program.arguments)})"]
     if program.unused:
         report.append(f"warning: the velocity does not depend on {', '.join(program.unused)}")
     if program.axes:
         report.append(f"free axes: {', '.join(f'{name} {axis.describe()}' for name, axis in program.axes.items())}")
-    stored_prelude = None
-    if network.condition is not None:
-        network.condition = requested = replace(network.condition, bounds=program.axes)
-        if prelude is not None and before is not None:
-            dtype = _state_dtype(network)
-            stored_prelude, requested, line = make_prelude(prelude, before, network.condition, dtype)
-            report.append(line)
-        network.condition = replace(network.condition, stored=_stored_nulls(requested, nulls))
+    takes = requested = network.condition and replace(network.condition, bounds=program.axes)
+    made = None
+    if prelude is not None:
+        named, dtype = (prelude_inputs, prelude_outputs, inputs or ()), _state_dtype(network)
+        made, requested, line = make_prelude(prelude, *named, stated, takes, dtype)
+        report.append(line)
+    if unknown := sorted(stated.keys() - {*program.conditions, *(made.inputs if made else ())}):
+        names = ", ".join(program.conditions) or "none"
+        raise ForeignError(f"{file}: --conditions names {unknown[0]!r}; the conditions among --inputs are {names}")
+    if takes is not None and requested is not None:
+        network.condition = replace(takes, stored=_stored_nulls(requested, nulls))
         report.append("requests give " + "; ".join(map(requested.describe, requested.in_requests)))
     source: dict[str, JsonValue] = {"imported_from": file.name}
-    options = declared or Declared(), decoder or {}, version, stored_prelude, centred
-    return _store(network, program.axes, repository, name, source, report, *options)
+    return _store(network, program.axes, repository, name, source, report, declared, decoder, version, made, centred)
 
 
 def _stored_nulls(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -186,14 +180,15 @@ def _store(
     name: str,
     source: dict[str, JsonValue],
     report: list[str],
-    declared: Declared,
-    decoder: Mapping[str, Any],
+    declared: Declared | None,
+    decoder: Mapping[str, Any] | None,
     version: int | None,
     prelude: Prelude | None = None,
     centred: str | int | None = None,
 ) -> Imported:
     """Try a network, with small sizes of its free axes, and save it."""
     network.eval().requires_grad_(False)
+    declared = declared or Declared()
     dtype, takes = _state_dtype(network), network.condition
     bounds = {**({} if takes is None else takes.axes), **axes}
     sizes = typical(bounds)
@@ -218,7 +213,7 @@ def _store(
     if centred is not None:
         _check_centred(field, network.event_shape, sizes, dtype, centred)
     lines += notes + (_rows(network, called, bounds, dtype) if isinstance(network, Program) else [])
-    decodes, of_decoder = make_decoder(network.event_shape, dtype, decoder, axes)
+    decodes, of_decoder = make_decoder(network.event_shape, dtype, decoder or {}, axes)
     path = save(
         repository,
         name,

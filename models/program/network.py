@@ -10,12 +10,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from models.conditions import NamedCondition, NamedConditions
+from models.conditions import NamedCondition, NamedConditions, tensors_of
 from models.network import Network, NetworkConfig
 from models.program import PROGRAM
 from models.program.steps import CAST_DTYPES, FEW, MANY, StepsConfig, Stepwise
 from models.shapes import AxisName
-from models.velocity import VelocityField, refuse_condition
+from models.velocity import VelocityField
 
 _DOUBLED = {**CAST_DTYPES, "float32": torch.float64, "complex64": torch.complex128}
 """The dtypes that a float32 program casts to once it is converted to float64, the reference for rounding errors."""
@@ -76,7 +76,7 @@ class Program(Network[ProgramConfig], Stepwise):
     """The velocity `v(x, t, condition)` of a program."""
 
     compiled = ("onnx",)
-    may_hold_infinities = True
+    holds_program = True
 
     def __init__(self, config: ProgramConfig) -> None:
         super().__init__(config, config.event_shape, config.takes)
@@ -113,14 +113,9 @@ class Program(Network[ProgramConfig], Stepwise):
         """
         doubled = x.dtype is torch.float64 and self.config.dtype == "float32"
         inputs: dict[str, Tensor] = {"x": x} | self._times(t)
-        if self.condition is None:
-            refuse_condition(condition)
-        else:
-            condition = self.condition.nulls(len(x), x.dtype, x.device) if condition is None else condition
-            self.condition.check(condition, x.shape[0], x.dtype)
-            rows = self.condition.unpack(condition)
-            if doubled:
-                rows = [row.double() if row.is_floating_point() else row for row in rows]
-            inputs |= zip(self.config.inputs.values(), rows, strict=True)
+        rows = tensors_of(self.condition, condition, x)
+        if doubled:
+            rows = [row.double() if row.is_floating_point() else row for row in rows]
+        inputs |= zip(self.config.inputs.values(), rows, strict=True)
         [velocity] = self.run(inputs, _DOUBLED if doubled else CAST_DTYPES, multiple)
         return velocity

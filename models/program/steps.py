@@ -152,6 +152,14 @@ class Stepwise(nn.Module):
 
     config: Any
 
+    @classmethod
+    def with_tensors(cls, config: Any, tensors: Mapping[str, Tensor]) -> Self:
+        """Make the module of a config with the program's tensors by name, which are not copied."""
+        with torch.device("meta"):
+            module = cls(config)
+        module.load_state_dict({f"data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
+        return module
+
     def add_steps(self, config: StepsConfig, outputs: Sequence[str]) -> None:
         """Make a buffer for each tensor, and prepare the steps.
 
@@ -290,14 +298,6 @@ class Function(Stepwise):
         super().__init__()
         self.config = config
         self.add_steps(config, tuple(config.outputs.values()))
-
-    @classmethod
-    def with_tensors(cls, config: FunctionConfig, tensors: Mapping[str, Tensor]) -> Self:
-        """Make a function of its tensors by name, which are not copied."""
-        with torch.device("meta"):
-            function = cls(config)
-        function.load_state_dict({f"data_{name}": tensor for name, tensor in tensors.items()}, assign=True)
-        return function
 
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the results by name for inputs (rows, ...) by name; inputs are cast to their declared dtypes.

@@ -95,7 +95,8 @@ def _check_conditions(request: Subject, model: ModelVersion, samples: int, sizes
     owned = _owned(request, takes)
     if request.guidance is not None and not positive and not any(owned):
         raise invalid("guidance", "guidance was given without a condition; give both, or leave guidance out")
-    guidance = _guidance(request, takes, owned)
+    replacing = _members(request.negative, takes, "negative")
+    guidance = _guidance(request, takes, owned, replacing)
     single = None if positive or guidance is not None else takes.single
     if single is not None and single.nullable and single.default is None:
         return CheckedConditions(bytes_per_sample=_INDEX_BYTES)
@@ -113,7 +114,7 @@ def _check_conditions(request: Subject, model: ModelVersion, samples: int, sizes
         else None
         for k, members in enumerate(owned)
     ]
-    replacing = _negative(request, takes, guidance)
+    _check_negative(request, takes, guidance, replacing)
     negative = checked("negative", replacing, samples, takes.in_requests, "negative") if replacing else None
     groups = [group for group in (values, negative, *own) if group is not None]
     variants = 1 if guidance is None else 1 + len(guidance.terms)
@@ -129,8 +130,7 @@ def refuse_corrections(checked: CheckedConditions) -> None:
     Raises:
         ProblemError: 422.
     """
-    if checked.guidance is not None and checked.guidance.corrected:
-        name = "projection" if checked.guidance.projection else "rescale"
+    if checked.guidance is not None and (name := checked.guidance.correction):
         raise invalid("guidance", f"guidance.{name} is for samples, encode and replay; leave it out here")
 
 
@@ -181,11 +181,13 @@ def _untaken(guidance: Guidance | None, takes: NamedConditions) -> frozenset[str
     return frozenset(takes.in_requests).intersection(*(term.without | term.own for term in guidance.terms))
 
 
-def _guidance(request: Subject, takes: NamedConditions, owned: Sequence[Mapping[str, Any]]) -> Guidance | None:
+def _guidance(
+    request: Subject, takes: NamedConditions, owned: Sequence[Mapping[str, Any]], negative: Mapping[str, Any]
+) -> Guidance | None:
     requested = request.guidance
     if requested is None:
         return None
-    null = takes.droppable(request.negative if isinstance(request.negative, dict) else ())
+    null = takes.droppable(negative)
     if not null and not any(owned):
         raise invalid("guidance", NO_NULL.format("; give negative conditions, or "))
     if not isinstance(requested, GuidanceRequest):
@@ -215,8 +217,7 @@ def _guidance(request: Subject, takes: NamedConditions, owned: Sequence[Mapping[
             "guidance", f"guidance.interval is {list(requested.interval)}; it must be two times, the lower first"
         )
     guidance = Guidance(tuple(terms), requested.interval, requested.projection, requested.rescale)
-    if guidance.corrected and guidance.whole is None:
-        name = "projection" if guidance.projection else "rescale"
+    if (name := guidance.correction) and guidance.whole is None:
         raise invalid("guidance", f"guidance.{name} compares with a term with all conditions; add one, or leave it out")
     return guidance
 
@@ -236,17 +237,16 @@ def _dropped(term: TermRequest, names: Sequence[str], null: Sequence[str], k: in
     return frozenset(null if term.condition == "null" else drop)
 
 
-def _negative(request: Subject, takes: NamedConditions, guidance: Guidance | None) -> Mapping[str, Any]:
-    """Return the conditions that replace nulls; refuse a request that lacks one that guidance needs."""
-    requested = request.negative
+def _check_negative(
+    request: Subject, takes: NamedConditions, guidance: Guidance | None, negative: Mapping[str, Any]
+) -> None:
+    """Refuse a request without a negative condition that guidance needs, and one with some that it does not."""
     needed = frozenset[str]() if guidance is None else frozenset().union(*(term.without for term in guidance.terms))
-    if requested is not None and not needed:
+    if request.negative is not None and not needed:
         raise invalid("negative", "negative was given, and no term of guidance replaces a condition; give guidance")
-    members = _members(requested, takes, "negative")
     for name in takes.entries:
-        if name in needed and name not in members and name not in takes.droppable():
+        if name in needed and name not in takes.droppable(negative):
             raise invalid("guidance", NO_NULL.format(f" for {name!r}; give a negative one, or "))
-    return members
 
 
 def _tensors(values: Values | None, field: str) -> _Tensors | None:

@@ -1,7 +1,7 @@
 // The page, put together: form -> streams -> figures, verdict, chart and snippets.
 import * as api from "./api.js";
 import * as code from "./code.js";
-import { each, learn, subject } from "./conditions.js";
+import { each, learn, subject, subjectOf } from "./conditions.js";
 import { $, button } from "./dom.js";
 import * as download from "./download.js";
 import { Run } from "./drawing.js";
@@ -143,11 +143,14 @@ function showReal() {
   figures.paint();
 }
 
-/** About how many seconds the view takes to draw, by the pace of the service; 0 if that is not known. */
+/** About how many seconds the view takes to draw, by the pace of the service and the rows of its first sample; 0 if not known. */
 async function seconds() {
   const { rows = 0, seconds: pace = 0 } = await state.pace(view.model);
-  const evaluations = [view.a, view.b].filter(Boolean).reduce((sum, setting) => sum + terms.evaluationsOf(setting), 0);
-  return rows && (pace / rows) * evaluations * Number(view.num_samples);
+  if (!rows) return 0;
+  const bodies = [view.a, view.b].filter(Boolean).map((setting) => views.request(view, setting));
+  const first = (body) => api.background({ ...body, ...subjectOf(body, 0), num_samples: 1 });
+  const firsts = await Promise.all(bodies.map(first)).catch(() => []); // why it is refused, the drawing will show
+  return (pace / rows) * firsts.reduce((sum, one) => sum + one.network_rows, 0) * Number(view.num_samples);
 }
 
 /** Draw, but ask first if it takes long. */

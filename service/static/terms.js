@@ -34,8 +34,6 @@ const TERMS = {
   budget: "What a sample may cost, or how large its error may be; the best solver within it is recommended.",
 };
 
-const USUAL = 60; // evaluations of a sample under error control, on most models
-
 let opener = null;
 
 /** A "?" that explains a term. */
@@ -79,13 +77,6 @@ function show(button) {
   const below = place.bottom + box.offsetHeight + 12 < innerHeight;
   box.style.left = `${Math.max(12, left)}px`;
   box.style.top = `${below ? place.bottom + 6 : place.top - box.offsetHeight - 6}px`;
-}
-
-/** About how many evaluations a sample takes: exact for fixed steps, and what is usual under error control. */
-export function evaluationsOf(setting) {
-  const solver = catalogue.solvers.get(setting.solver);
-  const exact = solver && /: (\d+) in all/.exec(cost(solver, setting));
-  return Number(exact?.[1] ?? /-(\d+)/.exec(setting.solver)?.[1] ?? USUAL);
 }
 
 /**

@@ -13,7 +13,7 @@ from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.condition_values import Values
-from models.conditions import ONE, ConditionError, NamedCondition, NamedConditions, one_condition
+from models.conditions import ONE, ConditionError, NamedCondition, NamedConditions, one_condition, tensors_of
 from models.decoder import Decoder
 from models.forms.rows import field_rows
 from models.noise import noise
@@ -74,7 +74,7 @@ def test_what_is_no_vector_is_refused_with_what_is_allowed(value: Any):
 def test_no_condition_is_the_null_and_each_condition_has_its_velocity(condition: NamedCondition):
     field = network(condition)
     x, t = noise(0, 0, 1, (2,)).expand(4, 2), torch.full((4,), 0.5)
-    nulls = NamedConditions({ONE: condition}).nulls(4, torch.float32)
+    nulls = NamedConditions({ONE: condition}).nulls(x)
     assert torch.equal(field(x, t), field(x, t, nulls))
     assert isinstance(nulls, Tensor)
     v = field(x, t, torch.cat([condition.examples(3, torch.float32), nulls[:1]]))
@@ -97,6 +97,12 @@ def test_a_condition_of_the_wrong_kind_names_what_is_taken():
         network(LABEL)(x, x[:, 0], x)
     with pytest.raises(ConditionError, match=r"takes torch.float32 of shape \(3, 3\)"):
         network(VECTOR)(x, x[:, 0], x)
+    with pytest.raises(ConditionError, match=r"conditions are \['condition'\]; this model takes a tensor"):
+        network(LABEL)(x, x[:, 0], {ONE: x})
+    both = NamedConditions({"label": LABEL, "vector": VECTOR})
+    for given, received in (({"label": x}, r"\['label'\]"), (x, "Tensor")):
+        with pytest.raises(ConditionError, match=f"conditions are {received}; this model takes a dict with label, ve"):
+            tensors_of(both, given, x)
     assert issubclass(ConditionError, VelocityError)
 
 

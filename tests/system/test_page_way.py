@@ -86,11 +86,12 @@ def test_an_error_is_gone_when_its_field_changes(page: Page, service: str) -> No
     assert page.get_attribute("#num_samples", "aria-invalid") is None
 
 
-def test_a_drawing_of_minutes_asks_first(page: Page, service: str) -> None:
+@pytest.mark.parametrize("solver", ["a.solver=rk4&a.steps=4", "a=rk4-4"], ids=["fields", "text"])
+def test_a_drawing_of_minutes_asks_first(page: Page, service: str, solver: str) -> None:
     sent = bodies(page)
     slow = {"model": "gaussian", "operation": "sample", "tick_s": [{"rows": 100, "seconds": 1.0}]}
     page.route("**/v1/load", lambda route: route.fulfill(json={"models": [slow]}))
-    page.goto(f"{service}/#model=gaussian&num_samples=900&seed=1&a.solver=rk4&a.steps=4")
+    page.goto(f"{service}/#model=gaussian&num_samples=900&seed=1&{solver}")
     page.wait_for_selector("#problem:not([hidden])")
     assert "About 3 minutes" in page.inner_text("#problem")
     assert sent == []

@@ -193,6 +193,6 @@ def test_flags_choose_columns_separator_and_condition(
         assert main(["fit", "vectors", *config, *more, *flags]) == 1
         assert message in capsys.readouterr().err
     assert main(["fit", "vectors", *config, "--sep", "ab"]) == 2
-    assert "--separator is 'ab'; use one character" in capsys.readouterr().err.replace("--sep ", "--separator ")
+    assert "training: --sep is 'ab'; use one character" in capsys.readouterr().err
     assert main(["fit", "vectors", *config, "--name", "my model"]) == 2
     assert "a name has up to 64 letters, digits, dots" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pytest
 import torch
 
 from models.conditions import NamedCondition
@@ -92,8 +93,9 @@ def test_pictures_are_beside_real_ones_unless_these_are_private():
         assert ("unseen data" in shown.text) is real
 
 
-def test_of_large_pictures_the_sheets_have_fewer():
-    side = 1024
+def test_of_large_pictures_the_sheets_have_fewer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("models.pictures.MAX_PIXELS", 1 << 16)
+    side = 64
     decoder = Decoder.pca(torch.zeros(side**2), torch.ones(2, side**2), torch.ones(2), (side, side), (0.0, 1.0))
     data, samples = (
         data_of(RNG.normal(size=(60, 2)), RNG.normal(size=(20, 2)), decoder),

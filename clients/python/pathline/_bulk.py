@@ -38,7 +38,6 @@ from pathline.errors import (
     InvalidValue,
     PathlineError,
     RequestTimeout,
-    ServerError,
     TransportError,
     Unavailable,
 )
@@ -245,7 +244,7 @@ class BulkJob:
 def _passes(error: PathlineError) -> bool:
     """Return whether another attempt at a shard may succeed."""
     if isinstance(error, APIError):
-        return error.retryable or isinstance(error, ServerError | Unavailable | DeadlineExceeded)
+        return error.retryable or error.status >= 500
     if isinstance(error, TransportError):
         return error.retryable or isinstance(error, RequestTimeout)
     return not isinstance(error, BulkConflict | InvalidValue)

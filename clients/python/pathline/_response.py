@@ -70,7 +70,7 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
     stated = document.get("status")
     status = stated if isinstance(stated, int) and response.head.is_success else response.head.status_code
     foreign = not document.keys() & {"type", "title"}  # written by another program, whatever its members are
-    kind = errors.BY_STATUS.get(status, errors.ServerError if status >= 500 else errors.APIError)
+    kind = errors.BY_STATUS.get(status, errors.APIError)
     listed = document.get("errors")
     detail = ("" if foreign else str(document.get("detail") or "")) or _undocumented(response)
     error = kind(

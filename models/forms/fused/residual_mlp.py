@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
+from models.conditions import tensors_of
 from models.forms.form import FormKind
 from models.forms.fused.packing import Floats, aligned_zeros, packed, room
 from models.forms.fused.pieces import (
@@ -38,7 +39,7 @@ from models.forms.fused.pieces import (
 )
 from models.forms.fused.vectors import LANES
 from models.shapes import sized
-from models.velocity import VelocityError, check_float32, refuse_condition
+from models.velocity import VelocityError, check_float32
 from solvers import resolve
 from solvers.bank import Bank
 from solvers.compiled import Index, Records, array_at, compiled
@@ -229,8 +230,6 @@ def can_fuse(velocity: ResidualMLP) -> str | None:
 
     The rule depends on the network and the processor, never on a clock, so each start of a machine gives the same bits.
     """
-    if velocity.field.takes_ends:
-        return "a field of average velocity has no fused form"
     if (dtype := velocity.input.weight.dtype) != torch.float32:
         return f"weights are {dtype}; the fused form is float32"
     if velocity.input.weight.device.type != "cpu":
@@ -317,14 +316,9 @@ class FusedResidualMLP:
 
     def _conditions(self, condition: Any, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return condition vectors, and the number of each row in the condition's table."""
-        config = self.condition
-        if config is None:
-            if condition is not None:
-                refuse_condition(condition)
+        if self.condition is None and condition is None:
             return None, None
-        if condition is None:
-            condition = config.nulls(len(x), x.dtype)
-        config.check(condition, len(x), x.dtype)
+        [condition] = tensors_of(self.condition, condition, x)
         if not condition.is_floating_point():
             return None, condition.contiguous()
         missing = condition.isnan().any(1)

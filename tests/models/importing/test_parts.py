@@ -242,3 +242,17 @@ def test_preludes_that_are_refused(
 ) -> None:
     with pytest.raises(ForeignError, match=report):
         latent(files, tmp_path, **{f"prelude_{names}": value for names, value in changed.items()}, conditions={})
+
+
+class Plain(nn.Module):
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return x * t[:, None]
+
+
+def test_what_is_for_conditions_is_refused_where_there_are_none(files: dict[str, Path], tmp_path: Path) -> None:
+    file = export(Plain(), (torch.randn(4, 2), torch.rand(4)), tmp_path / "plain.pt2")
+    for inputs in (["x", "t"], None):
+        with pytest.raises(ForeignError, match="--prelude needs the names of the network's arguments"):
+            import_program(file, tmp_path, "plain", inputs=inputs, prelude=files["prelude"])
+    with pytest.raises(ForeignError, match="--conditions names 'state'; the conditions among --inputs are none"):
+        import_program(file, tmp_path, "plain", inputs=["x", "t"], conditions={"state": {"scale": 2.0}})

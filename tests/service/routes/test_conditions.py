@@ -111,6 +111,15 @@ async def test_a_negative_for_all_samples_equals_one_for_each(
     assert one["samples"] == each["samples"]
 
 
+async def test_a_negative_replaces_the_null_of_a_model_without_one(http: httpx.AsyncClient) -> None:
+    one, two = [await ask(http, "strict", condition=label) for label in (1, 2)]
+    found = await ask(http, "strict", condition=1, guidance=0, negative=2)
+    assert (found["samples"], found["code"]) == (two["samples"], 200)
+    named = await ask(http, "strict", condition=1, guidance=2.0, negative={"condition": 2})
+    alone = await ask(http, "strict", condition=1, guidance=2.0, negative=2)
+    assert alone["samples"] == named["samples"] != one["samples"]
+
+
 async def test_vectors_for_all_and_for_each(http: httpx.AsyncClient) -> None:
     one, two = [await ask(http, "vectors", condition=vector) for vector in ([0.5, -1], [2, 0])]
     mixed = await ask(http, "vectors", condition=[[0.5, -1], [2, 0], [0.5, -1]])
