@@ -270,7 +270,7 @@ class Conditions:
         entries = takes.entries.items()
         stores = {name: RowStore(entry.sizes, entry.network_dtype(dtype), device) for name, entry in entries}
         self.rows = JobRows(stores)
-        self.guided: dict[int, Guidance] = {}  # the jobs that are
+        self.guided: dict[int, Guidance] = {}  # of the jobs that have some
         self._guides: NDArray[Any] | None = None
         self._skipped: dict[int, int] = {}  # per job with an interval: rows not evaluated, as guidance was off
 

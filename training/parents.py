@@ -99,7 +99,7 @@ def _check_condition(parent: NamedCondition | None, data: NamedCondition | None,
 
 def parent_velocity(parent: Checkpoint, guidance: float | None) -> Callable[..., Tensor]:
     """Return the velocity of a parent at one guidance, a function of states, times and the data's conditions."""
-    takes = parent.card.network_conditions
+    takes = parent.network_conditions
     if guidance is None or takes is None:
         return parent.velocity
     return lambda x, t, condition: guided(parent.velocity, takes, x, t, condition, torch.full_like(t, guidance))

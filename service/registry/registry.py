@@ -18,6 +18,7 @@ from functools import partial
 
 import torch
 
+from engine.arena import Arena
 from engine.engine import Engine
 from engine.job import SAMPLE, Draining, Operation, Sizes
 from models.checkpoint.card import CheckpointError, UnreadableCheckpoint, read_card
@@ -163,7 +164,7 @@ class Registry:
         if model is not None and (lease := self._leased(model, version)) is not None:
             return lease
         late = f"model {name!r} was still loading when timeout_s ended; try again, or raise timeout_s"
-        return await self._loads.lease((name, version), partial(self._load, name, version), deadline, late)
+        return await self._loads.wait((name, version), partial(self._load, name, version), deadline, late)
 
     def _leased(self, model: ModelVersion, version: int | None) -> Lease | None:
         """Return a lease for a request for a version, or with None the current one; None if the model is gone.
@@ -191,13 +192,10 @@ class Registry:
             ProblemError: 422 for a network without derivatives, 500 if memory runs out, 429, 503, 504.
         """
         key = model.name, model.version, operation, sizes
-        if (arena := self._engine.prepared(*key)) is None:
-            late = (
-                f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
-            )
-            await self._loads.lease(key, partial(self._prepare, model, operation, sizes), deadline, late)
-            arena = self._engine.prepared(*key)
-        assert arena is not None  # noqa: S101  (prepared, and the caller's lease keeps it)
+        arena = self._engine.prepared(*key)
+        late = f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
+        if arena is None:
+            arena = await self._loads.wait(key, partial(self._prepare, model, operation, sizes), deadline, late)
         return model.deterministic and arena.deterministic
 
     # For the administrator and the service.
@@ -268,19 +266,15 @@ class Registry:
         return versions
 
     def _refresh(self, name: str, retry_failed: bool = False, load: bool = False) -> None:
-        """Bring one model up to date; with `load`, also load its current version. A fault in it stops no other.
-
-        The highest version that can be loaded answers. The one that answered before it leaves memory.
-        """
+        """Bring one model up to date; with `load`, also load its current version. A fault in it stops no other."""
         try:
             versions = self._read_versions(name)
             for version in versions:
                 self._compare(name, version, retry_failed)
                 self._refresh_plans(name, version)
-            before = self._entry(name).current
-            if any(self._answers(name, version, None if load else before) for version in reversed(versions)):
-                entry = self._table[name].with_versions(versions)
-                self._put(entry.without([version for version in entry.loaded if version == before != entry.current]))
+            stays = None if load else self._entry(name).current  # it answers, though it may be unloaded
+            if any(self._answers(name, version, stays) for version in reversed(versions)):
+                self._put(self._table[name].with_versions(versions))
         except Exception as error:
             self._refuse(name, FOLDER, error)
 
@@ -405,13 +399,17 @@ class Registry:
         return partial(self._leased, model, version)
 
     def _try(self, name: str, version: int, by_number: bool = False) -> bool:
-        """Load a version, for a request by number or for all requests; return whether it was loaded."""
+        """Load a version, for a request by number or for all requests; return whether it was loaded.
+
+        If it answers from now on, the one that answered before leaves memory.
+        """
         model: ModelVersion | None = None
         try:
             signature = self.repository.signature(name, version)
             self._put(self._table[name].with_state(version, signature=signature))
             model = self._leaving_version(name, version, signature) or self._load_files(name, version, by_number)
             model.leases.used = self._clock()
+            before = self._table[name].current
             entry = self._table[name].with_state(version, model=model, fault=None)
         except ProblemError:  # no room now, which is not a fault of the version
             raise
@@ -421,7 +419,7 @@ class Registry:
             if not self._loads.closed:
                 self._refuse(name, version, error)
             return False
-        self._put(entry)
+        self._put(entry if before in (None, entry.current) else entry.without([before]))
         return True
 
     def _leaving_version(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
@@ -474,14 +472,14 @@ class Registry:
                 retry_after_s=1,
             )
 
-    def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Callable[[], None]:
+    def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Callable[[], Arena]:
         """Prepare an operation of a version, which is leased until then."""
         with Lease.of(model) or nullcontext():
             try:
-                self._engine.prepare(model.name, model.version, operation, sizes)
+                arena = self._engine.prepare(model.name, model.version, operation, sizes)
             except Exception as error:
                 raise _unready(model, operation, sizes, error) from None
-        return lambda: None
+        return lambda: arena
 
 
 def _being_loaded(name: str) -> ProblemError:

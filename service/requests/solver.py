@@ -1,8 +1,4 @@
-"""The solver of a request: named by the request, chosen for its budget, or its model's own; compiled.
-
-A field of average velocity was trained for steps from noise towards data: given the start and the end of a step, it
-returns the velocity that leads from one to the other. A step is one network call, and `euler`, on any grid, its solver.
-"""
+"""The solver of a request: named by the request, chosen for its budget, or its model's own; compiled."""
 
 from dataclasses import replace
 from functools import lru_cache
