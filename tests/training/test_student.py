@@ -249,6 +249,8 @@ def test_a_student_is_not_judged_by_class(tmp_path: Path) -> None:
         (["--student", "a", "--reflow", "b"], "train different models"),
         (["--student", "a", "--pairs", "5"], "--pairs is for --reflow"),
         (["--guidance", "2"], "name it with --reflow or --student CHECKPOINT"),
+        (["--student", "a", "--guidance", "inf"], "training: --guidance is inf; it must be a finite number"),
+        (["--reflow", "a", "--pairs=-5"], "training: --pairs is -5; it must be greater than or equal to 0"),
         (["--paper", "--config", "x.toml"], "--paper is for fit moons, circles and mnist without --config"),
     ],
 )
