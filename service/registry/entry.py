@@ -134,7 +134,7 @@ class ModelEntry:
 
     @property
     def status(self) -> Literal["served", "loading", "unavailable"]:
-        """Whether requests are answered; `loading` if some version was not tried yet."""
+        """`served` if a version answers, `loading` if one may once it is tried, or `unavailable`."""
         return "served" if self.current is not None else "loading" if self.pending else "unavailable"
 
     @cached_property
@@ -154,8 +154,8 @@ class ModelEntry:
             return None
         at = max(self.broken, default=FOLDER) if number is None else number
         at = at if at in self.broken else FOLDER
-        fault, exists = self.broken.get(at), number in self.versions
-        if fault is None and not exists:
+        fault = self.broken.get(at)
+        if fault is None and number not in self.versions:
             detail = f"model {self.name!r} has no version {number}; available: {', '.join(map(str, self.versions))}"
             return ProblemError(Kind.UNKNOWN_VERSION, detail, available=self.versions)
         if fault is None or at in due:
