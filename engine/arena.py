@@ -46,6 +46,7 @@ class Arena:
         budget: network rows of the lanes of a group, as many as fit into a tick.
         lanes: the groups.
         network: the network, called for all lanes of a tick.
+        form: how it is evaluated.
         tick_cost: seconds of a tick by rows; at first those of the network alone.
         prelude, decoder: the programs that run before and after the network, if there are any.
     """
@@ -77,7 +78,7 @@ class Arena:
         warm_up(self.dtype, device.device)
         with device.scope():
             self.network = ArenaNetwork(checkpoint, device, operation, sizes)
-            self.event_shape = self.network.event_shape
+            self.form, self.event_shape = self.network.form, self.network.event_shape
             self.budget = self._measure_budget()
         self.prelude = prelude or prelude_of(checkpoint, device, sizes)
         self.decoder = decoder or decoder_of(checkpoint, device, sizes)
@@ -86,16 +87,6 @@ class Arena:
         plans = checkpoint.plans
         self._slots = max(catalogue.slots(), 0 if plans is None else plans.slots)
         self.lanes = [self._empty(), self._empty()]
-
-    @property
-    def path(self) -> str:
-        """How the network is evaluated: `fused`, `onnx` or `eager`."""
-        return self.network.form.path
-
-    @property
-    def path_reason(self) -> str:
-        """Why it is `eager`; empty if it is not."""
-        return self.network.form.reason
 
     @property
     def row_limit(self) -> int:
@@ -115,8 +106,7 @@ class Arena:
         return seconds
 
     def _empty(self) -> Lanes:
-        ends = self.operation.field is None and self.checkpoint.card.field.takes_ends
-        order = noise_places(self.event_shape, self._free)
+        ends, order = self.form.field.takes_ends, noise_places(self.event_shape, self._free)
         return Lanes(self.event_shape, self.dtype, self.device.device, self._slots, step_ends=ends, order=order)
 
     @property

@@ -20,7 +20,7 @@ from engine.job import Job
 from models.condition_values import Distinct
 from models.conditions import NamedConditions
 from models.forms.rows import StoredRows
-from models.guidance import Correction, Further, Guidance, Term, guidance_of
+from models.guidance import Correction, Further, Guidance, Term
 from solvers.bank import RangeAllocator, grown
 
 _BLOCK_BYTES = 1 << 20
@@ -235,22 +235,16 @@ class CallRows:
     rescaling: Correction | None = None
 
 
-def variants_of(
-    takes: NamedConditions, dtype: torch.dtype, job: Job
-) -> tuple[Guidance, Sequence[Mapping[str, Distinct]]]:
-    """The guidance of a job, and the conditions of its variants: all conditions, then those of each term.
+def variants_of(takes: NamedConditions, dtype: torch.dtype, job: Job) -> Sequence[Mapping[str, Distinct]]:
+    """The conditions of a job's variants: all of its conditions, then those of each term of its guidance.
 
     Args:
         takes: the conditions that the job gives, without free axes.
         dtype: dtype of states.
         job: the job; samples without a condition get the null.
     """
-    guidance = job.guidance
-    if not isinstance(guidance, Guidance):
-        droppable = takes.droppable(job.negative or ())
-        guidance = guidance_of(1.0 if guidance is None else guidance, droppable)
     if job.variants is not None:
-        return guidance, job.variants
+        return job.variants
     names, nulls = tuple(takes.entries), dict[str, Distinct]()
 
     def null(name: str) -> Distinct:
@@ -259,13 +253,13 @@ def variants_of(
         return nulls[name]
 
     whole = {name: null(name) for name in names} if job.conditions is None else dict(job.conditions)
-    if guidance.plain:
-        return guidance, [whole]
-    variants: list[Mapping[str, Distinct]] = []
-    for term, own in zip(guidance.terms, job.own or ({},) * len(guidance.terms), strict=True):
+    if job.guidance is None or job.guidance.plain:
+        return [whole]
+    variants, terms = list[Mapping[str, Distinct]](), job.guidance.terms
+    for term, own in zip(terms, job.own or ({},) * len(terms), strict=True):
         gone = takes.with_flags(term.without)
         variants.append({n: own[n] if n in own else null(n) if n in gone else whole[n] for n in names})
-    return guidance, [{**variants[0], **whole}, *variants]
+    return [{**variants[0], **whole}, *variants]
 
 
 class Conditions:
@@ -276,7 +270,7 @@ class Conditions:
         entries = takes.entries.items()
         stores = {name: RowStore(entry.sizes, entry.network_dtype(dtype), device) for name, entry in entries}
         self.rows = JobRows(stores)
-        self.guided: dict[int, Guidance] = {}  # the jobs that are
+        self.guided: dict[int, Guidance] = {}  # of the jobs that have some
         self._guides: NDArray[Any] | None = None
         self._skipped: dict[int, int] = {}  # per job with an interval: rows not evaluated, as guidance was off
 
@@ -284,12 +278,11 @@ class Conditions:
         """Add a job, once; samples without a condition get the null."""
         if owner in self.rows:
             return
-        guidance, variants = variants_of(self._takes, self._dtype, job)
-        if not guidance.plain:
-            self.guided[owner] = guidance
-            if guidance.interval is not None:
+        if job.guidance is not None and not job.guidance.plain:
+            self.guided[owner] = job.guidance
+            if job.guidance.interval is not None:
                 self._skipped[owner] = 0
-        self.rows.add(owner, job.num_samples, variants)
+        self.rows.add(owner, job.num_samples, variants_of(self._takes, self._dtype, job))
         self._guides = None
 
     def remove(self, owner: int) -> None:

@@ -152,7 +152,7 @@ class Job:
         trace: `none`, `summary` or `full`.
         conditions: conditions of the samples, by the names of the model's inputs; None for the null of each. One that
             no term of guidance takes may be missing.
-        guidance: strength of classifier-free guidance, or all of its terms; None for no guidance.
+        guidance: classifier-free guidance; None for none.
         negative: conditions that replace the nulls in guidance, by name; None for none.
         own: for each term of guidance its own conditions, by name, which replace those of the samples; empty for none.
         sizes: sizes of the free axes of states and conditions.
@@ -186,7 +186,7 @@ class Job:
     partial: bool = False
     trace: str = "summary"
     conditions: Mapping[str, Distinct] | None = None
-    guidance: float | Guidance | None = None
+    guidance: Guidance | None = None
     negative: Mapping[str, Distinct] | None = None
     own: Sequence[Mapping[str, Distinct]] = ()
     sizes: Sizes = ()

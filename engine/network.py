@@ -63,7 +63,6 @@ class ArenaNetwork:
         self._constants: JobRows | None = None  # with the first job that has some
         self._operation = operation
         self._products: RowCaller | None = None  # calls of [x, e] -> e dv/dx for its correction
-        self._kind = checkpoint.card.field
         self.event_shape, self.call = self._field(checkpoint, operation, sizes)
         self._conditions = None if self._takes is None else Conditions(self._takes, self._dtype, device.device)
         if self.call.limit == 1:
@@ -99,7 +98,7 @@ class ArenaNetwork:
         """Measure the seconds of one call with this number of rows."""
         dtype, place = self._dtype, self._device.device
         x = torch.zeros((rows, *self._row_shape), dtype=dtype, device=place)
-        t = self._kind.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
+        t = self.form.field.times(torch.full((rows,), 0.5, dtype=dtype, device=place))
         shown = () if self._takes is None else self._takes.unpack(self._takes.examples(_SHOWN, dtype, place))
         conditions = [StoredRows(partial(_taken, tensor), np.arange(rows) % _SHOWN) for tensor in shown]
         begin = self._device.seconds()

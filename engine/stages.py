@@ -343,7 +343,7 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
     assert prelude is not None  # noqa: S101
     assert requested is not None  # noqa: S101
     assert takes is not None  # noqa: S101
-    guidance, variants = variants_of(requested.sized(dict(job.sizes)), checkpoint.dtype, job)
+    variants = variants_of(requested.sized(dict(job.sizes)), checkpoint.dtype, job)
     rows: list[list[Tensor]] = []
     parts: dict[tuple[int, ...], tuple[slice, Any]] = {}  # the rows and the index of variants with the same conditions
     begun, keys = 0, []
@@ -362,7 +362,7 @@ def prelude_pass(checkpoint: Checkpoint, owner: Any, job: Job, then: Callable[[J
         }
         merged = [{**variant, **results[key]} for variant, key in zip(variants, keys, strict=True)]
         taken = tuple({name: conditions[name] for name in takes.entries} for conditions in merged)
-        then(replace(job, conditions=None, negative=None, own=(), guidance=guidance, variants=taken))
+        then(replace(job, conditions=None, negative=None, own=(), variants=taken))
 
     arguments = [torch.cat(column) for column in zip(*rows, strict=True)]
     return Pass(owner, arguments, finish, job.priority is Priority.BULK, job.plan.name)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pathline._bulk_arguments import BulkArguments
 from pathline._bulk_spec import BLOCK, FIELDS, JobSpec, Receipt, Summary
+from pathline.bulk_folder import ShardQueue
 from pathline.cli.arguments import add_field, flags_in
 from pathline.cli.arguments import options as options_of
 from pathline.errors import BulkConflict, InvalidValue
@@ -94,7 +95,8 @@ def sample(options: argparse.Namespace) -> int:
     if not options.quiet:
         print(_opening(spec, target, new), file=sys.stderr, flush=True)
     try:
-        queue = run(spec, target, _workers(options, spec, target, settings), options.tries, mine, options.quiet)
+        queue = ShardQueue(target, spec, options.tries, mine)
+        run(queue, _workers(options, spec, target, settings), options.quiet)
         left = queue.left()
     except KeyboardInterrupt:
         print(f"fleet: stopped; resume with: python -m fleet sample --to {options.to}", file=sys.stderr)

@@ -104,13 +104,13 @@ def guidance_of(strength: float, names: tuple[str, ...]) -> Guidance:
     return Guidance((Term(strength), Term(1.0 - strength, null)))
 
 
-def document_of(guidance: Guidance | float | None, null: Collection[str]) -> float | dict[str, Any] | None:
+def document_of(guidance: Guidance | None, null: Collection[str]) -> float | dict[str, Any] | None:
     """Return the guidance as a request writes it, given the conditions that "null" leaves out.
 
     The values of a term's own conditions are null.
     """
-    if not isinstance(guidance, Guidance):
-        return guidance
+    if guidance is None:
+        return None
     strength = guidance.terms[0].weight if guidance.whole == 0 else 0.0
     if guidance == guidance_of(strength, tuple(null)):
         return strength
@@ -126,11 +126,9 @@ def document_of(guidance: Guidance | float | None, null: Collection[str]) -> flo
     return {"terms": terms} | {name: value for name, value in more.items() if value}
 
 
-def network_rows(guidance: float | Guidance | None) -> int:
+def network_rows(guidance: Guidance | None) -> int:
     """Return the most network rows of one evaluation with this guidance: one for each term. None means no guidance."""
-    if isinstance(guidance, Guidance):
-        return len(guidance.terms)
-    return 1 if guidance in (None, 0, 1) else 2
+    return 1 if guidance is None else len(guidance.terms)
 
 
 @dataclass(frozen=True)

@@ -32,25 +32,28 @@ class FieldKind(StrEnum):
 
     @property
     def takes_ends(self) -> bool:
-        """Whether it takes the ends of steps: then there is no ODE to follow, to differentiate or to tune for."""
+        """Whether it takes the ends of steps beside their times."""
         return self is FieldKind.AVERAGE
 
     @property
-    def solver(self) -> str | None:
-        """The only method that fits it; None if all do."""
-        return "euler" if self.takes_ends else None
+    def no_path(self) -> str:
+        """Why its steps follow no path, so that there is none to measure, to differentiate or to learn; else empty."""
+        if self is FieldKind.VELOCITY:
+            return ""
+        return "is a field of average velocity (`field` of its card), whose steps follow no ODE"
 
     @property
-    def steps(self) -> int | None:
-        """The steps that it is sampled with if nobody says; None for the solver's own choice."""
-        return 1 if self.takes_ends else None
+    def solver(self) -> str | None:
+        """The solver that it is sampled with if nobody says; None if that is a choice, as all solvers fit."""
+        return "euler-1" if self is FieldKind.AVERAGE else None
 
     def check_solver(self, method: str) -> str:
         """Return why a method does not fit it; empty if it does."""
-        if self.solver in (None, method):
+        if self is FieldKind.VELOCITY or method == "euler":
             return ""
         return (
-            f"{method} does not fit a field of average velocity, each call of which is a step: it takes {self.solver}"
+            f"{method} does not fit a field of average velocity: each step is one network call that leads to its end, "
+            "so there are no stages and no local error. Use 'euler' with 1 step (the default), 2 or 4, on any grid"
         )
 
     def times(self, t: Tensor) -> Tensor:

@@ -82,19 +82,19 @@ def _ladder(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> It
     """Yield methods (or methods on a grid) with ever more steps, fewest calls first."""
     usable = [name for name in catalogue.solvers() if name not in SIMILAR and not catalogue.find(name).stochastic]
     names = [*usable, EDM]
-    queue = [(_nfe(name, place, dtype), name, place) for name in names for place in _first(name)]
+    rungs = {name: _rungs(name, dtype) for name in names}
+    queue = [rung for name in names if (rung := next(rungs[name], None))]
     heapq.heapify(queue)
     ratios = {name: [np.inf] for name in names}
     while queue:
-        nfe, name, place = heapq.heappop(queue)
+        nfe, name, text = heapq.heappop(queue)
         if nfe > MAX_NFE or _close_before(points, nfe, close):
             continue
-        text = _text(name, STEPS[place])
         yield text
         point = points.get(text)
         done = point is not None and (point.p95_high <= close or falls_behind(ratios[name], point, points, point.order))
-        if not done and place + 1 < len(STEPS):
-            heapq.heappush(queue, (_nfe(name, place + 1, dtype), name, place + 1))
+        if not done and (rung := next(rungs[name], None)):
+            heapq.heappush(queue, rung)
 
 
 def _tolerances(points: Mapping[str, Point], dtype: torch.dtype, close: float) -> Iterator[str]:
@@ -120,27 +120,20 @@ def _close_before(points: Mapping[str, Point], nfe: float, close: float) -> bool
     return any(point.nfe_most < nfe and point.p95_high <= close for point in points.values())
 
 
-def _text(name: str, steps: int) -> str:
-    """Return the solver's text for a method, or for a method on a grid, such as `heun2/karras`."""
-    method, slash, grid = name.partition("/")
-    return str(SolverSpec.parse(f"{method}-{steps}{slash}{grid}"))
+def _rungs(name: str, dtype: torch.dtype) -> Iterator[tuple[int, str, str]]:
+    """Yield calls, name and text of a method, or of one on a grid such as `heun2/karras`, with ever more steps.
 
-
-def _first(name: str) -> list[int]:
-    """Return the place in `STEPS` at which a method begins; a multistep one in fewer steps than its order is another.
-
-    The start-up of `ab3` has orders 1 and 2, so that `ab3-2` is `ab2-2` and `ab3-1` is `euler-1`.
+    A multistep method begins at its order, as it is another in fewer steps: the start-up of `ab3` has orders 1 and 2,
+    so that `ab3-2` is `ab2-2` and `ab3-1` is `euler-1`.
     """
-    order = SolverSpec.parse(_text(name, 1)).method.multistep_order
-    return [place for place, steps in enumerate(STEPS) if steps >= order][:1]
-
-
-def _nfe(name: str, place: int, dtype: torch.dtype) -> int:
-    """Return the calls of a method with the steps at a place of `STEPS`; too many if it does not support them."""
-    try:
-        return compiled(SolverSpec.parse(_text(name, STEPS[place])), dtype).nfe or MAX_NFE + 1
-    except SolverError:
-        return MAX_NFE + 1
+    method, slash, grid = name.partition("/")
+    for steps in STEPS:
+        spec = SolverSpec.parse(f"{method}-{steps}{slash}{grid}")
+        if steps >= spec.method.multistep_order:
+            try:
+                yield compiled(spec, dtype).nfe or MAX_NFE + 1, name, str(spec)
+            except SolverError:  # it does not support so many steps
+                return
 
 
 def falls_behind(ratios: list[float], point: Point, points: Mapping[str, Point], order: int = 0) -> bool:

@@ -24,12 +24,13 @@ from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Values
 from models.conditions import ONE, ConditionError, NamedConditions
+from models.field import Field, solve
 from models.noise import noise
 from models.prelude import combinations
 from models.shapes import AxisSizes, ShapeError, free_axes, free_places, matched
 from selection.candidates import candidates
 from selection.choice import USUAL_ERROR, BudgetLimits, Evidence, NoneFits, choose
-from selection.error import TIGHT, Ends, Field, NoErrors, Point, arrivals, exact_ends, solve
+from selection.error import TIGHT, Ends, NoErrors, Point, arrivals, exact_ends
 from selection.frontier import Curve, StoredFrontier, merged, pareto, plans_hash, store_frontier, table
 from solvers import SolverSpec
 from solvers.errors import SolverError
@@ -172,10 +173,9 @@ def measure(
             that is not allowed.
     """
     card, sizes = checkpoint.card, dict(sizes or {})
-    if card.field.takes_ends:
+    if why := card.field.no_path:
         raise NoErrors(
-            "the model is a field of average velocity: it has no endpoint error, as there is no path to follow; "
-            "compare its samples with data: python -m training evaluate"
+            f"the model {why}: it has no endpoint error; compare its samples with data: python -m training evaluate"
         )
     if card.conditions and card.condition is None and not examples:
         assert card.request_conditions is not None  # noqa: S101  (it has conditions)

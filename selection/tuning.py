@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.field import Field as Velocity
 from selection.error import Ends
-from selection.error import Field as Velocity
 from solvers import SolverSpec
 from solvers.plan import B, rows_on
 from solvers.tuned import TunedPlan

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from models.checkpoint.loading import Checkpoint, load
+from models.field import Field, solve
 from models.noise import noise
-from selection.error import Field, solve
 from solvers import SolverSpec
 from training.__main__ import main as training
 from training.by_class import sheet

@@ -17,8 +17,8 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 
 from models.checkpoint.loading import Checkpoint, load
+from models.field import Field
 from models.noise import noise
-from selection.error import Field
 from selection.measure import measure_curve
 from solvers import integrate
 from training.data import data_of

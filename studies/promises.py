@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from models.checkpoint.loading import load
+from models.field import Field, solve
 from models.noise import noise
 from selection.choice import BudgetLimits, Evidence, NoneFits, choose
-from selection.error import Ends, Field, arrivals, exact_ends, solve
+from selection.error import Ends, arrivals, exact_ends
 from selection.frontier import percent, read_frontier
 from solvers import SolverSpec
 

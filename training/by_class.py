@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from models.checkpoint.bound import REPORT_FILE
 from models.checkpoint.loading import Checkpoint
 from models.decoder import Decoder
+from models.field import Field
 from models.noise import noise
 from models.pictures import draw, most
-from selection.error import Field
 from training.data import data_of
 from training.errors import TrainingError, UsageError
 from training.folders import csv_of, make_writable, write_results
@@ -142,10 +142,8 @@ def _settings(
             f"{path}: --by-class needs a model trained with at least two class labels; fit it with --conditional or "
             "--label"
         )
-    if checkpoint.card.field.takes_ends:
-        raise UsageError(
-            f"{path} is a field of average velocity, which --by-class does not support; evaluate it without --by-class"
-        )
+    if why := checkpoint.card.field.no_path:
+        raise UsageError(f"{path} {why}: --by-class does not support that; evaluate it without --by-class")
     if not classes <= samples <= 1_000_000:
         raise UsageError(f"--samples is {samples}; it must be from {classes}, one per class, to 1000000")
     for guidance in guidances or ():

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.conditions import NamedCondition
 from training.dataset import DataSet
 from training.evaluation import Draw
 from training.judges import picture_features, rank_correlations, ranks, recover, told_apart
@@ -57,9 +58,11 @@ def report_on(drawn: Draw, data: DataSet, seed: int) -> SampleReport:
     """
     columns, features = _features(drawn, data)
     conditions: Sets = ()
+    everything: Sets = ()  # the same with all training rows
     if data.conditions is not None and data.reference_conditions is not None:
         unseen = data.reference_conditions[: drawn.requested]
-        conditions = (unseen[drawn.rows], unseen, data.conditions[:_ROWS])
+        everything = (unseen[drawn.rows], unseen, data.conditions)
+        conditions = (*everything[:2], data.conditions[:_ROWS])
     joint = features
     if conditions:
         joint = [np.concatenate([x, c.reshape(len(x), -1)], axis=1) for x, c in zip(features, conditions, strict=True)]
@@ -76,16 +79,15 @@ def report_on(drawn: Draw, data: DataSet, seed: int) -> SampleReport:
         columns=_columns(columns, features) if columns else [],
         **_correlated(columns, features),
     )
-    if not conditions:
+    if not conditions or data.condition is None:
         return report
     samples, unseen, train = zip(features, conditions, strict=True)
     recovered, recovered_real = recover(train, samples, unseen, seed=seed)
     if conditions[0].dtype.kind in "iu":
-        return replace(report, classes=_by_class(conditions, data, verdicts, recovered, recovered_real))
-    numbers = zip(data.condition_names, recovered, recovered_real, strict=True)
-    return replace(
-        report, ranges=_by_range(conditions, data, verdicts), asked=[ConditionReport(*number) for number in numbers]
-    )
+        return replace(report, classes=_by_class(everything, data.condition, verdicts, recovered, recovered_real))
+    names = data.condition_names
+    asked = [ConditionReport(*number) for number in zip(names, recovered, recovered_real, strict=True)]
+    return replace(report, ranges=_by_range(everything, data.condition, names, verdicts), asked=asked)
 
 
 def _features(drawn: Draw, data: DataSet) -> tuple[list[str], Sets]:
@@ -143,37 +145,35 @@ def _correlated(names: list[str], features: Sets) -> dict[str, Any]:
 
 
 def _by_class(
-    conditions: Sets, data: DataSet, verdicts: Verdicts, recovered: Sequence[Any], recovered_real: Sequence[Any]
+    conditions: Sets, condition: NamedCondition, verdicts: Verdicts, recovered: Sequence[Any], real: Sequence[Any]
 ) -> list[GroupReport]:
-    classes: Any = data.condition  # labels come with a number of classes
-    labels: Any = data.conditions
-    trained = np.bincount(labels, minlength=classes.classes)
-    groups = []
-    for label, name in enumerate(classes.names or range(classes.classes)):
-        within = [own == label for own in conditions[:2]]
-        shares = (recovered[label], recovered_real[label]) if label < len(recovered) else (None, None)
-        groups.append(
-            GroupReport(str(name), int(within[1].sum()), int(trained[label]), _share(verdicts, within), *shares)
-        )
-    return groups
+    """Return each class; conditions are those of samples, held-out rows and all training rows."""
+    shares = zip_longest(condition.names or range(condition.classes or 0), recovered, real)
+    return [
+        _group(str(name), [labels == label for labels in conditions], verdicts, *both)
+        for label, (name, *both) in enumerate(shares)
+    ]
 
 
-def _by_range(conditions: Sets, data: DataSet, verdicts: Verdicts) -> list[GroupReport]:
-    """Return the thirds of each number of the condition, or its values if there are at most three."""
-    assert data.condition is not None  # noqa: S101  (there are conditions)
+def _by_range(
+    conditions: Sets, condition: NamedCondition, names: Sequence[str], verdicts: Verdicts
+) -> list[GroupReport]:
+    """Return the thirds of each number of the condition, or its values if there are at most three; see `_by_class`."""
     groups = []
-    values = [original(data.condition, vectors).T for vectors in conditions]
-    for name, samples, unseen, train in list(zip(data.condition_names, *values, strict=True))[:_MOST_NUMBERS]:
-        edges = np.unique(np.quantile(train, [0, 1 / 3, 2 / 3, 1]))
+    values = [original(condition, vectors).T for vectors in conditions]
+    for name, *numbers in list(zip(names, *values, strict=True))[:_MOST_NUMBERS]:
+        edges = np.unique(np.quantile(numbers[2], [0, 1 / 3, 2 / 3, 1]))
         for low, high in pairwise(edges):
             last = high == edges[-1]
-            within = [(c >= low) & ((c <= high) if last else (c < high)) for c in (samples, unseen, train)]
-            text = f"{name} from {low:.4g} to {high:.4g}"
-            groups.append(GroupReport(text, int(within[1].sum()), int(within[2].sum()), _share(verdicts, within[:2])))
+            within = [(own >= low) & ((own <= high) if last else (own < high)) for own in numbers]
+            groups.append(_group(f"{name} from {low:.4g} to {high:.4g}", within, verdicts))
     return groups
 
 
-def _share(verdicts: Verdicts, within: Sequence[NDArray[np.bool_]]) -> float | None:
-    """Return how often the judge was right on the samples and held-out rows selected; None without any."""
-    own = [right[rows] for right, rows in zip(verdicts, within, strict=True)]
-    return _mean(own) if all(map(len, own)) else None
+def _group(
+    name: str, within: Sequence[NDArray[np.bool_]], verdicts: Verdicts, *recognised: float | None
+) -> GroupReport:
+    """Return what was found of the samples, held-out rows and training rows that are within a group."""
+    own = [right[rows] for right, rows in zip(verdicts, within[:2], strict=True)]
+    told_apart = _mean(own) if all(map(len, own)) else None
+    return GroupReport(name, int(within[1].sum()), int(within[2].sum()), told_apart, *recognised)

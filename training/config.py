@@ -210,6 +210,7 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
         content["data"] = {**content["data"], **own}
     options = {key: f"--{key.replace('_', '-')}" for key in overrides}
     options |= {f"data.{key}": _FLAGS.get(key, f"--{key}") for key in own}
+    options |= {f"{table}.{key}": f"--{key}" for table in ("reflow", "student") for key in overrides.get(table, ())}
     try:
         return Recipe.model_validate({**content, **overrides})
     except ValidationError as error:

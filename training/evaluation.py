@@ -11,9 +11,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from models.field import Field, solve
 from models.noise import noise
 from models.velocity import kind_of
-from selection.error import Field, solve
 from solvers import SolverSpec, Status
 from training.dataset import DataSet
 from training.errors import TrainingError
@@ -172,8 +172,7 @@ def draw(network: Velocity, data: DataSet, seed: int, spec: SolverSpec | None = 
         TimeUp: not even the first part was done in time.
     """
     if spec is None:
-        kind = kind_of(network)
-        spec = SolverSpec(kind.solver, kind.steps) if kind.solver else SolverSpec(rtol=_TOLERANCE, atol=_TOLERANCE)
+        spec = SolverSpec.parse(kind_of(network).solver or f"dopri5@{_TOLERANCE:g}")
     total = min(_MOST, len(data.reference))
     parts, start, size, began = [], 0, total if until == math.inf else _FIRST, time.monotonic()
     while start < total and (not parts or 2 * time.monotonic() < began + until):

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from models.checkpoint.bound import REPORT_FILE, BoundFileError, add_to_report, read_report
 from models.checkpoint.loading import Checkpoint
+from models.field import Field
 from models.noise import noise
 from models.shapes import sized
 from selection.choice import USUAL_ERROR
-from selection.error import Ends, Field, NoErrors, arrivals, exact_ends
+from selection.error import Ends, NoErrors, arrivals, exact_ends
 from selection.frontier import percent, store_frontier
 from selection.measure import REFERENCE, measure
 from selection.measure import SECONDS as FRONTIER_SECONDS
@@ -281,13 +282,12 @@ def evaluate_checkpoint(
     checkpoint = open_checkpoint(path, "evaluate it")
     if not checkpoint.card.conditions and tuple(guidances) != (1.0,):
         raise UsageError(f"--guidance is for conditional models, and {path} is not conditional; leave it out")
-    average = checkpoint.card.field.takes_ends
-    texts = solvers or (FEW_STEPS if average else DEFAULT_SOLVERS)
-    specs = [parse_solver(text, checkpoint.plans) for text in texts]
     kind = checkpoint.card.field
+    texts = solvers or (FEW_STEPS if kind.no_path else DEFAULT_SOLVERS)
+    specs = [parse_solver(text, checkpoint.plans) for text in texts]
     for spec in specs:
         if why := kind.check_solver(spec.solver):
-            raise UsageError(f"--solver is {spec}; {path}: {why}; use {kind.solver}-2, for example")
+            raise UsageError(f"--solver is {spec}; {path}: {why}")
     data, note = data_of(checkpoint, data_dir)
     if data is not None:
         samples = min(samples, len(data.reference))
@@ -298,7 +298,7 @@ def evaluate_checkpoint(
         assess(checkpoint, data, 0, math.inf, print, examples)
     conditions = conditions_of(checkpoint, data, samples)
     x0 = noise(0, 0, samples, checkpoint.card.event_of(), checkpoint.dtype)
-    if average:
+    if kind.no_path:
         ends, cost = None, None if data is None else few_steps(checkpoint.velocity, data, 0)
     else:
         try:
@@ -312,7 +312,7 @@ def evaluate_checkpoint(
     _write(rows, out, f"{checkpoint.card.name} {path.name}")
     record = {
         "samples": samples,
-        "reference": None if average else REFERENCE,
+        "reference": None if ends is None else REFERENCE,
         "swd_chance": chance,
         "note": note or None,
         "solvers": rows,

@@ -63,11 +63,8 @@ def load_parent(config: StartConfig, table: str) -> Checkpoint:
             f"{place} is not that of the recipe: its weights have sha256 {parent.card.weights_sha256}, {table}.sha256 "
             f"is {config.sha256}"
         )
-    if parent.card.field.takes_ends:
-        raise UsageError(
-            f"{place} is a field of average velocity, which has no paths to train on; name the model that it was "
-            "trained on"
-        )
+    if why := parent.card.field.no_path:
+        raise UsageError(f"{place} {why} to train on; name the model that it was trained on")
     return parent
 
 
@@ -102,7 +99,7 @@ def _check_condition(parent: NamedCondition | None, data: NamedCondition | None,
 
 def parent_velocity(parent: Checkpoint, guidance: float | None) -> Callable[..., Tensor]:
     """Return the velocity of a parent at one guidance, a function of states, times and the data's conditions."""
-    takes = parent.card.network_conditions
+    takes = parent.network_conditions
     if guidance is None or takes is None:
         return parent.velocity
     return lambda x, t, condition: guided(parent.velocity, takes, x, t, condition, torch.full_like(t, guidance))

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.field import Field, solve
 from selection.choice import BudgetLimits, Evidence, NoneFits, choose
-from selection.error import Field, solve
 from selection.frontier import Curve
 from solvers import SolverSpec
 from training.dataset import DataSet

@@ -24,9 +24,9 @@ from models.arrays import load_array
 from models.checkpoint.card import Card
 from models.checkpoint.loading import Checkpoint
 from models.conditions import labels_of
+from models.field import Field, solve
 from models.noise import noise
 from models.regular import write_atomically
-from selection.error import Field, solve
 from solvers import Status
 from training import draws
 from training.arrays import load_arrays

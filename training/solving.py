@@ -10,8 +10,8 @@ from torch import Tensor
 
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
+from models.field import Field, solve
 from models.shapes import free_axes
-from selection.error import Field, solve
 from solvers import Solution, SolverSpec, Status, compile  # noqa: A004  (compiles solvers)
 from solvers.errors import SolverError
 from solvers.tuned import TunedPlans

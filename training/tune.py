@@ -18,9 +18,10 @@ from models.checkpoint.bound import BoundFileError
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.plans import Plans, StoredPlan
+from models.field import Field
 from models.noise import noise
 from selection.candidates import TUNED_NFE
-from selection.error import Ends, Field, NoErrors, exact_ends
+from selection.error import Ends, NoErrors, exact_ends
 from selection.frontier import is_tuned, percent, read_frontier
 from selection.measure import add_tuned, measure, measure_solver
 from selection.tuning import Calibration, stock_weights, tune_grid, tune_plan
@@ -92,11 +93,12 @@ class TuningOptions:
         if not self.guidance or not np.isfinite(self.guidance).all():
             raise UsageError(f"--guidance is {_text(self.guidance)}; it must be finite numbers")
 
-    def solvers(self) -> Iterator[tuple[int, str]]:
-        """Yield NFE and text of all solvers to tune; grids come before the plan that starts from them."""
+    def solvers(self) -> Iterator[tuple[str, list[SolverSpec]]]:
+        """Yield each solver to tune and the stock solvers that it starts from; grids come before their plan."""
         for nfe in self.nfe:
-            yield from ((nfe, f"{method}-{nfe}/{TUNED}") for method in self.methods)
-            yield nfe, f"{TUNED}-{nfe}"
+            specs = [SolverSpec(method, nfe) for method in self.methods]
+            yield from ((f"{spec}/{TUNED}", [spec]) for spec in specs)
+            yield f"{TUNED}-{nfe}", specs
 
     def facts(self, solver: str, guided: bool) -> dict[str, Any]:
         """Return what determines a tuned solver, to be stored with it: the options and the version of the tuner."""
@@ -122,14 +124,14 @@ def tune(path: Path, options: TuningOptions, force: bool = False) -> Plans:
             be written.
     """
     checkpoint = open_checkpoint(path, "tune for")
-    if checkpoint.card.field.takes_ends:
-        raise TrainingError(f"{path}: has average velocities, so there is no ODE for a plan to approximate")
+    if why := checkpoint.card.field.no_path:
+        raise TrainingError(f"{path} {why} for a plan to approximate; sample it with steps of euler")
     condition = checkpoint.card.condition
     guided = condition is not None and condition.nullable
-    facts = {text: options.facts(text, guided) for _, text in options.solvers()}
+    facts = {text: options.facts(text, guided) for text, _ in options.solvers()}
     stored = _before(checkpoint)
     current = set() if force else _current(path, facts, stored)
-    missing = [(nfe, text) for nfe, text in options.solvers() if text not in current]
+    missing = {text: specs for text, specs in options.solvers() if text not in current}
     if not missing:
         print(f"{path}: everything is tuned already; use --force to tune it again", file=sys.stderr)
         return _plans(checkpoint, stored)
@@ -144,10 +146,10 @@ def tune(path: Path, options: TuningOptions, force: bool = False) -> Plans:
         return point.p95_high
 
     print(f"{options.samples + VALIDATED} tight paths in {time.perf_counter() - began:.0f} s")
-    for nfe, text in missing:
+    for text, specs in missing.items():
         began = time.perf_counter()
         with _bar(text) as tell:
-            plan = _tuned(text, nfe, options, stored, paths, p95, tell)
+            plan = _tuned(text, specs, options.iterations, stored, paths, p95, tell)
         libraries = {module.__name__: str(module.__version__) for module in (np, scipy, torch)}
         stored[text] = plan.model_copy(update={"tuning": facts[text], "libraries": libraries})
         line = f"{text:<14} keeps {percent(plan.error)} of the spread, before tuning {percent(plan.start_error)}"
@@ -231,24 +233,22 @@ def _text(value: Any) -> str:
 
 def _tuned(
     text: str,
-    nfe: int,
-    options: TuningOptions,
+    specs: list[SolverSpec],
+    iterations: int,
     stored: dict[str, StoredPlan],
     paths: Calibration,
     p95: Callable[[str, TunedPlans], float],
     tell: Callable[[float], None],
 ) -> StoredPlan:
-    """Tune one solver; `p95` gives the promised error of a solver on validation paths."""
-    specs = [SolverSpec(method, nfe) for method in options.methods]
-    if text.startswith(f"{TUNED}-"):
-        grids = [np.array(stored[f"{spec.solver}-{nfe}/{TUNED}"].times) for spec in specs]
-        starts = [(times, stock_weights(spec, times)) for spec, times in zip(specs, grids, strict=True)]
-        plan = tune_plan(paths, *min(starts, key=lambda start: paths.error(*start)), options.iterations, tell)
-        plans = TunedPlans({nfe: plan})
+    """Tune one solver that starts from stock ones; `p95` gives the promised error of a solver on validation paths."""
+    if text.endswith(f"/{TUNED}"):
+        plan = TunedPlan(tune_grid(paths, specs[0], max(1, iterations // 4), tell))
+        plans = TunedPlans(grids={str(specs[0]): plan})
     else:
-        specs = [spec for spec in specs if text.startswith(f"{spec.solver}-")]
-        plan = TunedPlan(tune_grid(paths, specs[0], max(1, options.iterations // 4), tell))
-        plans = TunedPlans(grids={f"{specs[0].solver}-{nfe}": plan})
+        grids = [np.array(stored[f"{spec}/{TUNED}"].times) for spec in specs]
+        starts = [(times, stock_weights(spec, times)) for spec, times in zip(specs, grids, strict=True)]
+        plan = tune_plan(paths, *min(starts, key=lambda start: paths.error(*start)), iterations, tell)
+        plans = TunedPlans({len(plan.times) - 1: plan})
     rows = None if plan.weights is None else enumerate(plan.weights.tolist())
     return StoredPlan(
         solver=text,

@@ -7,6 +7,7 @@ from pydantic import AfterValidator
 from torch import Tensor, nn
 
 from models.conditions import NamedCondition, one_condition, tensors_of
+from models.velocity import FieldKind
 
 
 class TimeEmbedding(nn.Module):
@@ -40,8 +41,13 @@ def steps_of(t: Tensor) -> tuple[Tensor, Tensor]:
     return (t, torch.zeros_like(t)) if t.ndim == 1 else (t[:, 0], t[:, 1] - t[:, 0])
 
 
-def span_linear(time_width: int, width: int) -> nn.Linear:
-    """Make the layer for embedded step lengths; it starts at zero, so that the network starts as a plain velocity."""
+def span_linear(field: FieldKind, time_width: int, width: int) -> nn.Linear | None:
+    """Make the layer for embedded step lengths, None for a field that takes no ends of steps.
+
+    It starts at zero, so that the network starts as a plain velocity.
+    """
+    if not field.takes_ends:
+        return None
     linear = nn.Linear(time_width, width)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)

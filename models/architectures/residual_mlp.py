@@ -96,8 +96,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.input = nn.Linear(config.dim, config.hidden)
         self.time = nn.Linear(config.time_width, config.hidden)
-        if config.field.takes_ends:
-            self.span = span_linear(config.time_width, config.hidden)
+        self.span = span_linear(config.field, config.time_width, config.hidden)
         self.blocks = nn.Sequential(*(ResidualBlock(config.hidden) for _ in range(config.blocks)))
         self.norm = nn.LayerNorm(config.hidden)
         self.output = nn.Linear(config.hidden, config.dim)
@@ -154,7 +153,7 @@ class ResidualMLP(Network[ResidualMLPConfig]):
             self.embed_time.frequencies,
             _weights(self.input),
             _weights(self.time),
-            _weights(self.span) if self.field.takes_ends else None,
+            None if self.span is None else _weights(self.span),
             None if self.condition is None else self.embed_condition,
             steps,
             _scales(self.norm),

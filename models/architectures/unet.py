@@ -105,8 +105,7 @@ class UNet(Network[UNetConfig]):
         channels, widths, embedding = config.shape[0], config.widths, 4 * config.hidden
         self.embed_time = TimeEmbedding(config.time_width, config.max_frequency)
         self.time = nn.Sequential(nn.Linear(config.time_width, embedding), nn.SiLU())
-        if config.field.takes_ends:
-            self.span = span_linear(config.time_width, embedding)
+        self.span = span_linear(config.field, config.time_width, embedding)
         self.input = nn.Conv2d(channels, widths[0], 3, padding=1)
         self.down = nn.ModuleList(
             nn.ModuleList(
@@ -139,9 +138,9 @@ class UNet(Network[UNetConfig]):
         Raises:
             VelocityError: the network takes no condition, or the condition has the wrong shape or type.
         """
-        t, span = steps_of(t) if self.field.takes_ends else (t, None)
+        t, span = (t, None) if self.span is None else steps_of(t)
         embedding = self.time(self.embed_time(t).to(x.dtype))
-        if span is not None:
+        if self.span is not None and span is not None:
             embedding = embedding + self.span(self.embed_time(span).to(x.dtype))
         if self.condition is None:
             refuse_condition(condition)

@@ -284,9 +284,7 @@ class Card(Frozen):
 
     @property
     def no_score(self) -> str:
-        """Why the score of its path does not follow from its velocity; empty if it does."""
-        if self.field.takes_ends:
-            return "is a field of average velocity (`field` of its card)"
+        """Why the score of its path, if it has one, does not follow from its velocity; empty if it does."""
         if not self.noise_independent:
             return "was trained on noise that depends on the data (`noise_independent` of its card)"
         if (self.time.first_state, self.time.last_state) != ((0.0, 1.0), (1.0, 0.0)):

@@ -23,7 +23,7 @@ from models.messages import typed_line
 from models.network import Network
 from models.noise import noise
 from models.shapes import Shape, sized
-from models.velocity import VelocityField
+from models.velocity import FieldKind, VelocityField, kind_of
 from solvers.state import Runner
 
 FormName = Literal["fused", "onnx", "eager"]
@@ -56,6 +56,11 @@ class Form:
     failed: bool = False
     independent: bool = False
     runner: Callable[..., Runner | None] | None = None
+
+    @property
+    def field(self) -> FieldKind:
+        """What it returns, and the times that it takes."""
+        return kind_of(self.velocity)
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,8 @@ def choose(
         condition: what it is conditioned on.
         folder, digest: folder and hash of its checkpoint.
     """
+    if kind_of(velocity).takes_ends:
+        return Form(velocity, reason="a field of average velocity has no compiled form")
     network = velocity.network if isinstance(velocity, Adapted) else velocity
     reasons: list[str] = []
     for path, module in _MAKERS.items():

@@ -49,8 +49,6 @@ class ExportError(RuntimeError):
 
 def can_export(network: Network[Any]) -> str | None:
     """Return why a network is not exported, or None. The rule looks only at the network and at what is installed."""
-    if network.field.takes_ends:
-        return "a field of average velocity is not exported"
     if any(isinstance(size, str) for size in network.event_shape):
         return "a network with free axes is not exported"
     if network.condition is not None and (network.condition.single is None or network.condition.axes):

@@ -7,10 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from models.checkpoint.loading import Checkpoint, load
-from models.conditions import rows_at
+from models.field import Field, solve
 from models.noise import noise
-from solvers import SolverSpec, Status, compile  # noqa: A004
-from solvers.integrate import integrate_indexed
+from solvers import SolverSpec, Status
 
 _SAMPLES = {True: 1000, False: 16}  # True for points in the plane
 _CHEAP = "heun2-10"
@@ -49,24 +48,16 @@ def preview(path: Path) -> list[str]:
 
 def _solver(checkpoint: Checkpoint) -> str:
     """Return the text of the solver: the declared one, that of the field, or one of few evaluations."""
-    card, kind = checkpoint.card, checkpoint.card.field
-    return card.authors_solver(card.typical) or (f"{kind.solver}-{kind.steps}" if kind.solver else _CHEAP)
+    card = checkpoint.card
+    return card.authors_solver(card.typical) or card.field.solver or _CHEAP
 
 
 def _draw(checkpoint: Checkpoint, count: int) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Decoded samples, their states, and whether any path failed."""
     card = checkpoint.card
-    conditions = checkpoint.examples(count)
     start = noise(0, 0, count, card.event_of(card.typical), checkpoint.dtype, centred=card.centred)
-
-    def velocity(x: torch.Tensor, t: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:
-        with torch.no_grad():
-            if conditions is None:
-                return checkpoint.velocity(x, t)
-            return checkpoint.velocity(x, t, rows_at(conditions, torch.from_numpy(index)))
-
-    plan = compile(SolverSpec.parse(_solver(checkpoint)), start.dtype, checkpoint.plans)
-    solution = integrate_indexed(velocity, start, plan, step_ends=card.field.takes_ends)
+    field, spec = Field(checkpoint.velocity, checkpoint.examples(count)), SolverSpec.parse(_solver(checkpoint))
+    solution = solve(field, start, spec, plans=checkpoint.plans)
     with torch.no_grad():
         data = checkpoint.decoder.decode(solution.x)
     return data, solution.x, any(status is not Status.SUCCESS for status in solution.status)

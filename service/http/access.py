@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from service.errors import Kind, ProblemError
+from service.http.context import Context
 from service.settings import Settings
 
 CORS: dict[str, Any] = {
@@ -64,16 +65,17 @@ class OwnPages:
         self._any_name = "*" in self._names or not (self._names or (_is_loopback(settings.host) and not settings.uds))
         self._host = b""  # the last one that was a name of this service
 
-    def fault(self, scope: Scope, sent: Mapping[bytes, bytes]) -> str | None:
+    def fault(self, http: Context) -> str | None:
         """Return why a request is refused: it is from a page of another origin, or for a name of another service."""
+        sent = http.sent
         if not self._any_name and b"host" in sent and (host := sent[b"host"]) != self._host:
-            if not all(self._is_own_host(value) for name, value in scope["headers"] if name == b"host"):
+            if not all(self._is_own_host(value) for name, value in http.scope["headers"] if name == b"host"):
                 return (
                     "the Host header names another service; if it is a name of this one, add it to "
                     "PATHLINE_ALLOWED_HOSTS"
                 )
             self._host = host
-        if (b"origin" in sent or b"sec-fetch-site" in sent) and self._is_foreign(scope, sent):
+        if (b"origin" in sent or b"sec-fetch-site" in sent) and self._is_foreign(http):
             return (
                 "the request comes from a page of another origin; if the page may use this service, add its origin to "
                 "PATHLINE_CORS_ORIGINS"
@@ -89,14 +91,10 @@ class OwnPages:
             return True  # no one else can make these names point here
         return name in self._names or (not self._names and "." not in name)
 
-    def _is_foreign(self, scope: Scope, sent: Mapping[bytes, bytes]) -> bool:
+    def _is_foreign(self, http: Context) -> bool:
         """Return whether a page of an origin that is not allowed sent this; following a link is fine."""
-
-        def header(name: bytes) -> str | None:
-            return sent[name].decode("latin-1") if name in sent else None
-
+        header, method, path = http.header, http.scope["method"], http.scope["path"]
         origin, site = header(b"origin"), header(b"sec-fetch-site")
-        method, path = scope["method"], scope["path"]
         if method == "OPTIONS" or "*" in self._origins or site in ("same-origin", "none"):
             return False
         if origin is not None and origin.lower() in self._origins:

@@ -78,7 +78,7 @@ class Door:
         send = Compressor(context.send).send if coding and accepts_coding("gzip", coding) else context.send
         try:
             if not self._root or not await self._moved(scope, receive, context.send):
-                detail = self._pages.fault(scope, context.sent)
+                detail = self._pages.fault(context)
                 if detail is None:
                     await self._inner(scope, receive, send)
                 else:

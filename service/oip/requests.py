@@ -6,19 +6,12 @@ from pydantic_core import from_json
 
 from models.messages import shown
 from service.errors import invalid
-from service.oip.schemas import InferRequest
+from service.oip.schemas import INPUTS, NAMED, InferRequest
 from service.oip.tensors import Array
 from service.requests.members import members
 from service.requests.parsing import check
 from service.requests.schemas import SampleRequest
 from service.requests.tensors import put, tensor_fields
-
-_NAMED = {
-    "condition" if name == "conditions" else name: name
-    for name, mark in tensor_fields(SampleRequest).items()
-    if mark.named
-}
-"""Inputs with a name after a point, and the members of a sample request that hold them."""
 
 _GRID = "grid."
 _INSIDE = tuple(
@@ -49,13 +42,11 @@ def to_sample_request(
     content = _scalars(_of_triton(request.parameters))
     for key, array in tensors.items():
         member, point, inner = key.partition(".")
-        place = f"{_NAMED.get(member, member)}.{inner}" if point else key
+        place = f"{NAMED.get(member, member)}.{inner}" if point else key
         if key in content:
             raise invalid(key, f"{key} was sent as a parameter and as an input; send one of them")
         if not put(content, SampleRequest, place, array, f"input {key[:60]!r}"):
-            single = [name for name, mark in tensor_fields(SampleRequest).items() if not mark.named]
-            inputs = ", ".join((*single, *(f"{name}.NAME" for name in _NAMED)))
-            raise invalid(key, f"there is no input {key[:60]!r}; the inputs are {inputs}, and none is required")
+            raise invalid(key, f"there is no input {key[:60]!r}; the inputs are {INPUTS}, and none is required")
     start = tensors.get("x0")
     if start is not None and start.ndim:
         content.setdefault("num_samples", len(start))

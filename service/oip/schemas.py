@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from typing_extensions import TypedDict
 
 from service.requests.parsing import with_few_unknown
+from service.requests.schemas import SampleRequest
+from service.requests.tensors import tensor_fields
 from service.responses.solved import closed, described, written_as
 
 REQUESTS: dict[str, Any] = {
@@ -24,6 +26,13 @@ REQUESTS: dict[str, Any] = {
     },
 }
 """Example requests: samples of a seed; samples from given start states, with selected outputs."""
+
+_TENSORS = tensor_fields(SampleRequest).items()
+NAMED = {"condition" if name == "conditions" else name: name for name, mark in _TENSORS if mark.named}
+"""Inputs with a name after a point, and the members of a sample request that hold them."""
+
+INPUTS = ", ".join((*(name for name, mark in _TENSORS if not mark.named), *(f"{name}.NAME" for name in NAMED)))
+"""All inputs, in words."""
 
 Parameters = dict[str, Any]
 Size = Annotated[int, Field(ge=0, lt=2**31)]
@@ -73,8 +82,7 @@ class InferRequest(BaseModel):
     """the name in the path, which KServe's client repeats here"""
     parameters: Parameters = Field(default_factory=dict)
     """scalar members of a sample request"""
-    inputs: list[InputTensor] = Field(default_factory=list, fail_fast=True)
-    """x0, condition, condition.NAME, negative.NAME, grid, save_at, t_span"""
+    inputs: list[InputTensor] = Field(default_factory=list, fail_fast=True, description=INPUTS)
     outputs: list[RequestedOutput] = Field(default_factory=list, fail_fast=True)
     """all outputs by default"""
     _tensors: dict[str, NDArray[Any]] = PrivateAttr(default_factory=dict)

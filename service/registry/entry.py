@@ -1,7 +1,7 @@
 """The registry's entry of one model: its versions on disk and in memory, and why others cannot be served."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
@@ -47,14 +47,12 @@ class VersionState:
 
     Attributes:
         model: the version, while it is in memory.
-        by_number: whether a request for this version loaded it, so that it stays beside the current one.
         facts: its description, from when it was last in memory.
         fault: why it cannot be loaded, or why its changed files are left alone.
         signature: its files as they were when it was last tried; None if it is to be tried.
     """
 
     model: ModelVersion | None = None
-    by_number: bool = False
     facts: dict[str, Any] | None = None
     fault: LoadFault | None = None
     signature: Signature | None = None
@@ -95,9 +93,10 @@ class ModelEntry:
             wait_s = min(2 * before.wait_s, _LONGEST_S)
         return self.with_state(version, fault=LoadFault(reason, now + wait_s, transient, wait_s))
 
-    def without(self, version: int) -> Self:
-        """With a version out of memory. If its files were changed, that is no longer a fault: they are loaded next."""
-        return self.with_state(version, model=None, fault=None)
+    def without(self, versions: Iterable[int]) -> Self:
+        """With versions out of memory. If their files were changed, that is no longer a fault: they are loaded next."""
+        unloaded = {version: replace(self.state(version), model=None, fault=None) for version in versions}
+        return replace(self, states={**self.states, **unloaded})
 
     def with_versions(self, versions: Collection[int]) -> Self:
         """With these versions; the states of others are forgotten."""
@@ -135,7 +134,7 @@ class ModelEntry:
 
     @property
     def status(self) -> Literal["served", "loading", "unavailable"]:
-        """Whether requests are answered; `loading` if some version was not tried yet."""
+        """`served` if a version answers, `loading` if one may once it is tried, or `unavailable`."""
         return "served" if self.current is not None else "loading" if self.pending else "unavailable"
 
     @cached_property
@@ -155,11 +154,11 @@ class ModelEntry:
             return None
         at = max(self.broken, default=FOLDER) if number is None else number
         at = at if at in self.broken else FOLDER
-        fault, exists = self.broken.get(at), number in self.versions
-        if fault is None and not exists:
+        fault = self.broken.get(at)
+        if fault is None and number not in self.versions:
             detail = f"model {self.name!r} has no version {number}; available: {', '.join(map(str, self.versions))}"
             return ProblemError(Kind.UNKNOWN_VERSION, detail, available=self.versions)
-        if fault is None or (at in due and (exists or not self.versions)):
+        if fault is None or at in due:
             return None
         detail = f"model {self.name!r}{f' version {at}' if at else ''} cannot be served: {fault.reason}"
         if not fault.transient:

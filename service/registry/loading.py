@@ -78,14 +78,15 @@ class Loads:
             self._add(_Load(name, call, [future]))
         return future
 
-    async def lease(self, key: Key, load: Callable[[], Callable[[], Lease | None]], deadline: float, late: str) -> Any:
+    async def wait(self, key: Key, load: Callable[[], Callable[[], Any]], deadline: float, late: str) -> Any:
         """Load a version, or a part of it, once for all requests that wait for it.
 
         A running load continues if its requests give up; a queued one is dropped once no request waits.
 
         Args:
             key: equal for requests that wait for the same load; begins with the name of the model.
-            load: called in the thread; returns what makes a lease for each request, before anything is unloaded.
+            load: called in the thread; returns what makes the result of each request, such as its lease, before
+                anything is unloaded.
             deadline: end of the wait, in `time.monotonic`.
             late: message of the problem at the deadline.
 
@@ -98,7 +99,7 @@ class Loads:
             async with asyncio.timeout(None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())):
                 return await asyncio.wrap_future(future)
         except BaseException as error:
-            if not future.cancel():  # its lease has come, or is about to
+            if not future.cancel():  # its result has come, or is about to
                 future.add_done_callback(_return)
             if isinstance(error, TimeoutError):
                 raise ProblemError(Kind.DEADLINE, late) from None
@@ -154,7 +155,7 @@ class Loads:
         load.end(result, failure)
 
 
-def _return(future: Future[Lease | None]) -> None:
+def _return(future: Future[Any]) -> None:
     """Return the lease of a request that has given up."""
-    if future.exception() is None and (lease := future.result()) is not None:
+    if future.exception() is None and isinstance(lease := future.result(), Lease):
         lease.release()

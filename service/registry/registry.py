@@ -18,6 +18,7 @@ from functools import partial
 
 import torch
 
+from engine.arena import Arena
 from engine.engine import Engine
 from engine.job import SAMPLE, Draining, Operation, Sizes
 from models.checkpoint.card import CheckpointError, UnreadableCheckpoint, read_card
@@ -163,7 +164,7 @@ class Registry:
         if model is not None and (lease := self._leased(model, version)) is not None:
             return lease
         late = f"model {name!r} was still loading when timeout_s ended; try again, or raise timeout_s"
-        return await self._loads.lease((name, version), partial(self._load, name, version), deadline, late)
+        return await self._loads.wait((name, version), partial(self._load, name, version), deadline, late)
 
     def _leased(self, model: ModelVersion, version: int | None) -> Lease | None:
         """Return a lease for a request for a version, or with None the current one; None if the model is gone.
@@ -191,13 +192,10 @@ class Registry:
             ProblemError: 422 for a network without derivatives, 500 if memory runs out, 429, 503, 504.
         """
         key = model.name, model.version, operation, sizes
-        if (arena := self._engine.prepared(*key)) is None:
-            late = (
-                f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
-            )
-            await self._loads.lease(key, partial(self._prepare, model, operation, sizes), deadline, late)
-            arena = self._engine.prepared(*key)
-        assert arena is not None  # noqa: S101  (prepared, and the caller's lease keeps it)
+        arena = self._engine.prepared(*key)
+        late = f"preparing model {model.name!r} for the first time took longer than timeout_s; try again, or raise it"
+        if arena is None:
+            arena = await self._loads.wait(key, partial(self._prepare, model, operation, sizes), deadline, late)
         return model.deterministic and arena.deterministic
 
     # For the administrator and the service.
@@ -209,10 +207,9 @@ class Registry:
         """
 
         def unload() -> list[int]:
-            models = self.entry(name).loaded
-            for model in models.values():
-                self._forget(model)
-            return sorted(models)
+            entry = self.entry(name)
+            self._put(entry.without(entry.loaded))
+            return sorted(entry.loaded)
 
         return self._loads.run(name, unload)
 
@@ -262,7 +259,7 @@ class Registry:
         except UnknownModel:
             versions = []
         except RepositoryError as error:
-            self._refuse(name, FOLDER, str(error), transient=True)
+            self._refuse(name, FOLDER, error)
             return []
         stays = [entry.current] if versions and entry.current in entry.loaded else []
         self._put(entry.with_versions([*versions, *stays]))
@@ -270,31 +267,25 @@ class Registry:
 
     def _refresh(self, name: str, retry_failed: bool = False, load: bool = False) -> None:
         """Bring one model up to date; with `load`, also load its current version. A fault in it stops no other."""
-        if self._loads.closed:
-            return
         try:
-            if versions := self._read_versions(name):
-                self._choose(name, versions, retry_failed, load)
+            versions = self._read_versions(name)
+            for version in versions:
+                self._compare(name, version, retry_failed)
+                self._refresh_plans(name, version)
+            stays = None if load else self._entry(name).current  # it answers, though it may be unloaded
+            if any(self._answers(name, version, stays) for version in reversed(versions)):
+                self._put(self._table[name].with_versions(versions))
         except Exception as error:
-            _log.exception("refreshing model %s failed", name)
-            self._refuse(name, FOLDER, typed_line(error), transient=True)
+            self._refuse(name, FOLDER, error)
 
-    def _choose(self, name: str, versions: list[int], retry_failed: bool, load: bool) -> None:
-        """Let the highest version that can be loaded answer; others stay in memory only if they were requested."""
-        for version in versions:
-            self._compare(name, version, retry_failed)
-            self._refresh_plans(name, version)
-        stays = None if load else self._table[name].current  # it answers, though it may be unloaded
-        for version in reversed(versions):
-            if self._answers(name, version, stays):
-                break
-        else:
-            return  # a deleted version that is in memory goes on answering
-        entry = self._table[name].with_versions(versions)
-        for version in entry.loaded:
-            if version != entry.current and not entry.state(version).by_number:
-                entry = entry.without(version)
-        self._put(entry)
+    def _answers(self, name: str, version: int, stays: int | None) -> bool:
+        """Whether a version is in memory or can be; unless it `stays` as it is, it is loaded to find out."""
+        state = self._table[name].state(version)
+        if state.model is not None:
+            return True
+        if state.fault is not None and not (state.fault.transient and state.fault.again_at <= self._clock()):
+            return False
+        return (version == stays and state.signature is not None) or self._try(name, version)
 
     def _compare(self, name: str, version: int, retry_failed: bool) -> None:
         """Note whether the files of a version have changed since it was tried."""
@@ -309,7 +300,7 @@ class Registry:
             signature = self.repository.signature(name, version)
         except (RepositoryError, LookupError) as error:
             if state.model is not None:
-                self._refuse(name, version, f"{error}; the loaded version stays in use")
+                self._refuse(name, version, CheckpointError(f"{error}; the loaded version stays in use"))
             return
         if state.model is None:
             if signature != state.signature:
@@ -320,7 +311,7 @@ class Registry:
             self._put(entry.with_state(version, signature=signature, fault=None))
         else:
             reason = f"{name}/{version}: was changed after it was loaded; the loaded version stays in use"
-            self._refuse(name, version, f"{reason}; put changes into a new version, or restart")
+            self._refuse(name, version, CheckpointError(f"{reason}; put changes into a new version, or restart"))
 
     def _is_copy(self, model: ModelVersion, before: Signature, now: Signature) -> bool:
         """Whether files that are not the loaded ones have their sizes, and a card with the same digest.
@@ -346,25 +337,23 @@ class Registry:
         texts = [] if model.plans is None else model.plans.texts
         _log.info("model %s version %d: tuned plans are now %s", name, version, texts)
 
-    def _answers(self, name: str, version: int, stays: int | None) -> bool:
-        """Whether a version is in memory or can be; unless it `stays` as it is, it is loaded to find out."""
-        state = self._table[name].state(version)
-        if state.model is not None:
-            return True
-        if state.fault is not None and not (state.fault.transient and state.fault.again_at <= self._clock()):
-            return False
-        return (version == stays and state.signature is not None) or self._try(name, version)
+    def _refuse(self, name: str, version: int, error: Exception) -> None:
+        """Record why a version cannot be loaded; clients need not know the path of the repository.
 
-    def _refuse(self, name: str, version: int, reason: str, transient: bool = False) -> None:
-        """Record why a version cannot be loaded; clients need not know the path of the repository."""
+        A fault in the files themselves stays until they change. Any other fault (disk, permissions, memory, the engine)
+        may pass, so loading is retried.
+        """
+        explained = isinstance(error, CheckpointError | RepositoryError | LookupError)
+        if not explained and not isinstance(error, OSError | MemoryError):
+            _log.error("loading model %s version %d failed", name, version, exc_info=error)
+        reason = str(error) if explained else typed_line(error)
         reason = reason.replace(f"{self.repository.root}/", "").replace(f" {self.repository.root}", "")
+        transient = isinstance(error, UnreadableCheckpoint) or not isinstance(error, CheckpointError)
         self._put(self._entry(name).with_fault(version, reason, self._clock(), transient))
 
     def _forget(self, model: ModelVersion) -> None:
         """Stop leasing a version; it is loaded again on request."""
-        entry = self._entry(model.name)
-        if entry.loaded.get(model.version) is model:
-            self._put(entry.without(model.version))
+        self._put(self._entry(model.name).without([model.version]))
 
     def _entry(self, name: str) -> ModelEntry:
         return self._table.get(name) or ModelEntry(name)
@@ -412,37 +401,29 @@ class Registry:
     def _try(self, name: str, version: int, by_number: bool = False) -> bool:
         """Load a version, for a request by number or for all requests; return whether it was loaded.
 
-        A fault in the files themselves stays until they change. Any other fault (disk, permissions, memory, the engine)
-        may pass, so loading is retried.
+        If it answers from now on, the one that answered before leaves memory.
         """
         model: ModelVersion | None = None
         try:
             signature = self.repository.signature(name, version)
             self._put(self._table[name].with_state(version, signature=signature))
-            model = self._leaving_version(name, version, signature)
-            if model is None:
-                model = self._load_files(name, version, by_number)
-                model.leases.take()
+            model = self._leaving_version(name, version, signature) or self._load_files(name, version, by_number)
             model.leases.used = self._clock()
-            entry = self._table[name].with_state(version, model=model, by_number=by_number, fault=None)
+            before = self._table[name].current
+            entry = self._table[name].with_state(version, model=model, fault=None)
         except ProblemError:  # no room now, which is not a fault of the version
             raise
         except Exception as error:
             if model is not None:  # it cannot be described
                 model.leases.give_back()
-            if self._loads.closed:
-                return False
-            explained = isinstance(error, CheckpointError | RepositoryError | LookupError)
-            if not explained and not isinstance(error, OSError | MemoryError):
-                _log.exception("loading model %s version %d failed", name, version)
-            transient = isinstance(error, UnreadableCheckpoint) or not isinstance(error, CheckpointError)
-            self._refuse(name, version, str(error) if explained else typed_line(error), transient)
+            if not self._loads.closed:
+                self._refuse(name, version, error)
             return False
-        self._put(entry)
+        self._put(entry if before in (None, entry.current) else entry.without([before]))
         return True
 
     def _leaving_version(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
-        """Return a leased version that was unloaded while leases were out and need not be loaded again."""
+        """Return a version that was unloaded while leases were out and need not be loaded again."""
         for pair in self._leaving:
             model, files = pair
             if (model.name, model.version, files) == (name, version, signature) and model.leases.take():
@@ -477,14 +458,13 @@ class Registry:
         """Unload versions that are neither current nor leased, until one more may be loaded, or raise a 429."""
         current, limit = self.current(), self._settings.max_old_versions
         leaving = [model for model, _ in self._leaving if not model.leases.freed]
-        old = [model for model in (*leaving, *self._by_use()) if (model.name, model.version) not in current]
-        excess = len(old) - limit + 1
-        for model in old:
-            if excess > 0 and model.leases.out == 1:  # the registry's own
+        in_use = sum((model.name, model.version) not in current for model in (*leaving, *self._by_use()))
+        for model in self._by_use():
+            idle = model.leases.out == 1  # the registry's own
+            if in_use >= limit and idle and (model.name, model.version) not in current:
                 self._forget(model)
-                excess -= model.leases.freed  # unless it was leased meanwhile
-        if excess > 0:
-            in_use = limit + excess - 1
+                in_use -= model.leases.freed  # unless it was leased meanwhile
+        if in_use >= limit:
             raise ProblemError(
                 Kind.OVERLOADED,
                 f"{in_use} older versions are in use, the limit is {limit} (PATHLINE_MAX_OLD_VERSIONS); leave version "
@@ -492,14 +472,14 @@ class Registry:
                 retry_after_s=1,
             )
 
-    def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Callable[[], None]:
+    def _prepare(self, model: ModelVersion, operation: Operation, sizes: Sizes) -> Callable[[], Arena]:
         """Prepare an operation of a version, which is leased until then."""
         with Lease.of(model) or nullcontext():
             try:
-                self._engine.prepare(model.name, model.version, operation, sizes)
+                arena = self._engine.prepare(model.name, model.version, operation, sizes)
             except Exception as error:
                 raise _unready(model, operation, sizes, error) from None
-        return lambda: None
+        return lambda: arena
 
 
 def _being_loaded(name: str) -> ProblemError:

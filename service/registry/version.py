@@ -40,7 +40,8 @@ _log = logging.getLogger("pathline")
 class Leases:
     """The leases of one loaded version, which any thread takes and returns; the last one back frees the version.
 
-    The registry holds one itself as long as it lends the version. The lock is never held while something is loaded.
+    The first one is that of the registry, as long as it lends the version. The lock is never held while something is
+    loaded.
 
     Attributes:
         out: number of leases not yet returned.
@@ -52,7 +53,7 @@ class Leases:
 
     def __init__(self, free: Callable[[], None]) -> None:
         self._free, self._lock = free, threading.Lock()
-        self.out, self.freed, self.used = 0, False, 0.0
+        self.out, self.freed, self.used = 1, False, 0.0
 
     def take(self) -> bool:
         """Count a lease; False if the version is gone."""
@@ -123,6 +124,11 @@ class ModelVersion:
         if fault:
             _log.warning("model %s version %d is served without its tuned plans: %s", self.name, self.version, fault)
         return replace(self, plans=plans, plans_fault=fault, plans_signature=signature)
+
+    @property
+    def no_path(self) -> str:
+        """Why its steps follow no path; empty if they do."""
+        return self.card.field.no_path and f"model {self.name!r} {self.card.field.no_path}"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -277,8 +283,8 @@ def load_version(
         decode,
         decode.deterministic and arena.deterministic,
         sum(tensor.nbytes for tensor in tensors),
-        arena.path,
-        arena.path_reason,
+        arena.form.path,
+        arena.form.reason,
         arena.row_limit,
         checkpoint.nulls,
         checkpoint.half,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.job import Priority
-from models.guidance import network_rows
+from models.guidance import guidance_of, network_rows
 from models.shapes import free_axes
 from selection.candidates import TUNED_NFE
 from selection.choice import USUAL_ERROR, BudgetLimits, Choice, Evidence, NoneFits, choose, measured
@@ -79,12 +79,10 @@ def measured_by(model: ModelVersion, settings: Settings) -> str:
 
 def never_measured(model: ModelVersion) -> str:
     """Why the model cannot have a frontier, and what to do without; empty if it can."""
-    if model.card.field.takes_ends:
-        return (
-            f"model {model.name!r} is a field of average velocity: it has no endpoint error, so no frontier; "
-            "compare its samples with data (python -m training evaluate), and name a solver, such as euler-4"
-        )
-    return ""
+    return model.no_path and (
+        f"{model.no_path}: it has no endpoint error, so no frontier; compare its samples with data (python -m training "
+        "evaluate), and name a solver, such as euler-4"
+    )
 
 
 def _folder(model: ModelVersion, settings: Settings) -> str:
@@ -146,7 +144,7 @@ def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings
     The gain is what the measured solvers leave to gain: plans of `TUNED_NFE` evaluations are learned, and one of them
     may keep the usual error.
     """
-    if model.card.field.takes_ends or model.card.bounds or (model.card.conditions and model.card.condition is None):
+    if model.no_path or model.card.bounds or (model.card.conditions and model.card.condition is None):
         return ""  # they cannot be tuned
     if model.plans and model.plans.texts:
         return ""
@@ -167,6 +165,6 @@ def tuning(evidence: Sequence[Evidence], model: ModelVersion, settings: Settings
 
 def seconds(point: Point, request: Subject, num_samples: int, model: ModelVersion) -> float:
     """Return the seconds that a measured solver would take for the samples of a request at the current pace."""
-    strength = request.guidance if isinstance(request.guidance, float | int) else None  # others are refused earlier
-    rows = num_samples * network_rows(strength)
+    strength = request.guidance if isinstance(request.guidance, float | int) else 1.0  # others are refused earlier
+    rows = num_samples * network_rows(guidance_of(strength, ()))
     return model.pace(point.nfe_most, rows * point.nfe, rows, Priority(request.priority), model.sizes)

@@ -37,7 +37,7 @@ _NOT_SENT = ("name", "plan", "text", "resample")
 
 def _of_solver(solver: dict[str, Any]) -> dict[str, Any]:
     """Check the names of a solver's members, and the one that no request has; a request's schema checks the others."""
-    if other := sorted(solver.keys() - {*_NOT_SENT, *SOLVER_FIELDS[1:]}):
+    if other := sorted(solver.keys() - ({*_NOT_SENT, *SOLVER_FIELDS} - {"solver"})):
         raise ValueError(f"must not have {', '.join(map(short, other[:5]))}, which no solver has")
     plan = solver.get("plan")
     if plan is not None and not (isinstance(plan, str) and re.fullmatch(HASH, plan)):

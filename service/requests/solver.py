@@ -1,8 +1,4 @@
-"""The solver of a request: named by the request, chosen for its budget, or its model's own; compiled.
-
-A field of average velocity was trained for steps from noise towards data: given the start and the end of a step, it
-returns the velocity that leads from one to the other. A step is one network call, and `euler`, on any grid, its solver.
-"""
+"""The solver of a request: named by the request, chosen for its budget, or its model's own; compiled."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -87,11 +83,6 @@ def request_plan(
     if isinstance(request.diffusion, DiffusionRequest):
         fields["diffusion"] = Diffusion(**request.diffusion.model_dump())
     solver = usual or request.solver
-    if model.card.field.takes_ends:
-        text, steps = _of_average(request, model, t_span)
-        solver = usual or text
-        if steps is not None and usual is None:
-            fields["steps"] = steps
     known = request.known if isinstance(request, SampleRequest) else None
     if known is not None and "resample" in known.model_fields_set:
         fields["resample"] = known.resample
@@ -99,6 +90,11 @@ def request_plan(
     arithmetic = (model.dtype, model.plans, model.compute)
     grid = request.grid
     try:
+        if own := model.card.field.solver:
+            text, steps = _of_average(request, model, t_span, own)
+            solver = usual or text
+            if steps is not None and usual is None:
+                fields["steps"] = steps
         if isinstance(grid, str) and len(grid) + len(solver) <= _SHORT_TEXT:
             return solvers.compile(_spec(solver, tuple(fields.items()), *limits), *arithmetic)
         if isinstance(grid, list | np.ndarray):
@@ -174,36 +170,29 @@ def _spec(
     return spec
 
 
-def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, float]) -> tuple[str, int | None]:
-    """Return the solver's text, and the steps if the request names none; `euler-1` if it names neither.
+def _of_average(request: Solving, model: ModelVersion, t_span: tuple[float, float], own: str) -> tuple[str, int | None]:
+    """Return the solver's text, and the steps if the request names none; those of `own` if it names neither.
 
     Raises:
-        ProblemError: 422 for any other solver, and for a span that runs backwards.
+        ProblemError: 422 for any other solver, for guidance, and for a span that runs backwards.
+        SolverError: the text of the solver is not understood.
     """
     if t_span[1] < t_span[0]:
         raise invalid(
             "t_span",
-            f"t_span = [{t_span[0]:g}, {t_span[1]:g}] runs backwards; {_average(model)}: it goes from noise to data "
-            "only",
+            f"t_span = [{t_span[0]:g}, {t_span[1]:g}] runs backwards; {model.no_path}: it goes from noise to data only",
         )
     if request.guidance not in (None, 1):
         raise invalid(
-            "guidance", f"guidance was given; {_average(model)}, and guided in training only: leave guidance out"
+            "guidance", f"guidance was given; {model.no_path}: it is guided in training only; leave guidance out"
         )
-    kind = model.card.field
-    text = request.solver if "solver" in request.model_fields_set else str(kind.solver)
-    try:
-        parsed = read_solver(text)
-    except SolverError as error:
-        raise invalid(error.field, str(error)) from None
-    if kind.check_solver(parsed["solver"]):
-        raise invalid(
-            "solver",
-            f"solver is {text!r}; {_average(model)}: each step is one network call that leads to its end, so there are "
-            f"no stages and no local error. Use {kind.solver!r} with 1 step (the default), 2 or 4, on any grid",
-        )
+    default = read_solver(own)
+    text = request.solver if "solver" in request.model_fields_set else default["solver"]
+    parsed = read_solver(text)
+    if why := model.card.field.check_solver(parsed["solver"]):
+        raise invalid("solver", f"solver is {text!r}, for model {model.name!r}: {why}")
     named = "steps" in parsed or request.steps is not None or isinstance(request.grid, list | np.ndarray)
-    return text, None if named else kind.steps
+    return text, None if named else default["steps"]
 
 
 def refuse_average(model: ModelVersion, does: str) -> None:
@@ -212,15 +201,11 @@ def refuse_average(model: ModelVersion, does: str) -> None:
     Raises:
         ProblemError: 422 for a field of average velocity.
     """
-    if model.card.field.takes_ends:
+    if model.no_path:
         student = model.card.dataset.get("student")
         parent = student.get("parent") if isinstance(student, dict) else None
         advice = f"ask {parent!r}, the model that it was trained on" if parent else "ask a model that has one"
-        raise invalid("name", f"{does} the velocity of an ODE; {_average(model)} and has none: {advice}")
-
-
-def _average(model: ModelVersion) -> str:
-    return f"model {model.name!r} is a field of average velocity (`field` of its card)"
+        raise invalid("name", f"{does} the velocity of an ODE; {model.no_path}: {advice}")
 
 
 def span_of(request: SampleRequest, model: ModelVersion) -> tuple[float, float]:

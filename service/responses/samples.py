@@ -183,7 +183,8 @@ def sample_response(
     samples = samples_of(model, result, decode)
     arrays: dict[str, Array] = {"samples": samples, "nfe": result.nfe, "t": result.t, "status": result.status}
     if not constant:
-        constant.update(_constant(http, model, job, decode, choice, asked_of(model, job, decode)))
+        asked = {"request": asked_of(model, job, decode)}
+        constant.update(_constant(http, model, job, decode, choice) | asked)  # at once: others alike may be answered
     shared: Any = constant.copy()
     document: SampleResponse = shared
     document["seed"], document["first_index"] = job.seed, job.first_index
@@ -214,9 +215,7 @@ def sample_response(
     return ArrayResponse(document, arrays, http.elapsed, model.card.decoder.clip if decode else None)
 
 
-def _constant(
-    http: Context, model: ModelVersion, job: Job, decode: bool, choice: Choice | None, asked: dict[str, Any]
-) -> SampleResponse:
+def _constant(http: Context, model: ModelVersion, job: Job, decode: bool, choice: Choice | None) -> SampleResponse:
     """Return a response in which all members that differ among requests alike are only in their places."""
     columns = model.card.decoder.columns if decode else None
     known: KnownBody = {
@@ -247,7 +246,7 @@ def _constant(
         "status": "",
         "failed": [],
         "digest": "",
-        "request": asked,
+        "request": {},
         "environment": environment_of(http.service.environment, model),
         "samples": _NONE,
         "latency": {"queue_s": 0.0, "solve_s": 0.0, "network_s": 0.0, "encode_s": 0.0, "total_s": 0.0},

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models.field import Field
 from models.noise import noise
 from selection.candidates import MAX_NFE
-from selection.error import Field
 from selection.measure import measure_curve
 from studies.experiments.cells import Missing
 from studies.experiments.context import Context

@@ -65,7 +65,7 @@ def test_a_problem_is_carried_over_in_full(service: FakeService, client: Client)
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(401, "AccessDenied"), (404, "NotFound"), (418, "APIError"), (500, "ServerError"), (507, "ServerError")],
+    [(401, "AccessDenied"), (404, "NotFound"), (418, "APIError"), (500, "APIError"), (507, "APIError")],
 )
 def test_an_answer_without_a_problem_is_told_by_its_status(
     service: FakeService, client: Client, status: int, expected: str

@@ -20,7 +20,7 @@ import torch
 from pathline import Budget, Client
 from pathline._response import Response, problem_of
 from pathline.cli import main
-from pathline.errors import BY_STATUS, ServerError
+from pathline.errors import BY_STATUS, APIError
 
 from models.architectures.analytic import Gaussian, GaussianConfig
 from models.checkpoint.card import read_card
@@ -342,9 +342,9 @@ def test_replay_in_asyncio(repository: Path) -> None:
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.slug)
 def test_each_problem_of_the_service_is_told_by_its_class_and_slug(kind: Kind) -> None:
     document = {"type": f"/problems/{kind.slug}", "title": "x", "status": kind.status, "detail": "y"}
-    response = Response("http://there", kind.status, "", httpx.Headers(), b"")
-    error = problem_of(document, response)
-    assert type(error) is BY_STATUS.get(kind.status, ServerError)
+    head = httpx.Response(kind.status, request=httpx.Request("POST", "http://there"))
+    error = problem_of(document, Response(head))
+    assert type(error) is BY_STATUS.get(kind.status, APIError)
     assert error.slug == kind.slug
 
 

@@ -18,7 +18,9 @@ from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.loading import Checkpoint, load
 from models.checkpoint.saving import save
 from models.condition_values import Distinct
+from models.conditions import ONE
 from models.decoder import Decoder
+from models.guidance import guidance_of
 from solvers import resolve
 
 
@@ -108,7 +110,9 @@ def engine(net: Checkpoint, field: Field, observed: Observed) -> Iterator[Engine
 
 
 def job(num_samples: int = 1, *, model: str = "net", dtype: torch.dtype = torch.float32, **arguments: Any) -> Job:
-    """Return a job from solver arguments and job fields."""
+    """Return a job from solver arguments and job fields; guidance may be a strength."""
+    if isinstance(strength := arguments.get("guidance"), float):
+        arguments["guidance"] = guidance_of(strength, (ONE,))
     if (given := arguments.pop("condition", None)) is not None:
         arguments["conditions"] = {"condition": Distinct.from_rows(given)}
     own = {key: arguments.pop(key) for key in tuple(arguments) if key in Job.__dataclass_fields__}

@@ -26,7 +26,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     condition = NamedCondition.label(classes=3, null=False)
     config = ResidualMLPConfig(dim=2, hidden=32, blocks=1, condition=condition, field=FieldKind.AVERAGE)
     model = ResidualMLP(config).requires_grad_(False)
-    torch.nn.init.normal_(model.span.weight)
+    torch.nn.init.normal_(model.get_parameter("span.weight"))
     root = tmp_path_factory.mktemp("repository")
     return load(save(root, "net", model, Decoder.identity((2,)), dataset={}, training={}, seed=0))
 
@@ -71,5 +71,5 @@ def by_hand(quick: Checkpoint, given: dict[str, Any], x: torch.Tensor, labels: t
 
 def test_it_is_evaluated_as_a_torch_module_and_says_so(quick: Checkpoint) -> None:
     arena = Arena(quick, device_of(torch.device("cpu")))
-    assert (arena.path, arena.deterministic) == ("eager", True)
-    assert arena.path_reason == "a field of average velocity has no fused form"
+    assert (arena.form.path, arena.deterministic) == ("eager", True)
+    assert arena.form.reason == "a field of average velocity has no compiled form"

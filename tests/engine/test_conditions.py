@@ -69,7 +69,7 @@ EULER = {"solver": "euler", "steps": 4}
 def test_each_sample_has_its_own_condition(conditional: Engine, labels: Checkpoint, guidance: float | None) -> None:
     arena = conditional.prepared("net", 1, SAMPLE)
     assert arena is not None
-    assert arena.path == "fused"
+    assert arena.form.path == "fused"
     result = conditional.submit(job(3, condition=CONDITION, guidance=guidance, **EULER)).result(60)
     torch.testing.assert_close(result.x, expected(labels, CONDITION, guidance, **EULER), rtol=0, atol=1e-5)
     assert result.nfe.tolist() == [4, 4, 4]

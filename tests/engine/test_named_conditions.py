@@ -12,7 +12,7 @@ from engine.engine import Engine
 from engine.job import SAMPLE, Job
 from models.checkpoint.loading import Checkpoint, load
 from models.condition_values import Distinct, Values
-from models.guidance import Guidance, Term
+from models.guidance import Guidance, Term, guidance_of
 from models.noise import noise
 from solvers import integrate, resolve
 from tests.service.named import Named, imported
@@ -63,6 +63,8 @@ def job(checkpoint: Checkpoint, samples: int, values: dict[str, Any], seed: int 
     def partial(some: dict[str, Any], rows: int) -> Mapping[str, Distinct]:
         return Values(takes, some, rows, torch.float32, all_of.sizes, takes.in_requests).tensors()
 
+    if isinstance(strength := fields.get("guidance"), float):
+        fields["guidance"] = guidance_of(strength, takes.droppable(fields.get("negative", ())))
     if "negative" in fields:
         fields["negative"] = partial(fields["negative"], samples)
     if "own" in fields:

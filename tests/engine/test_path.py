@@ -20,10 +20,10 @@ CPU = torch.device("cpu")
 
 def test_a_residual_mlp_is_fused_and_its_derivatives_are_not(net: Checkpoint) -> None:
     arena = Arena(net, device_of(CPU))
-    assert (arena.path, arena.path_reason, arena.deterministic) == ("fused", "", True)
+    assert (arena.form.path, arena.form.reason, arena.deterministic) == ("fused", "", True)
     assert (arena.network.call.limit, arena.network.call.counts) == (1024, ())
     beside = Arena(net, device_of(CPU), operation=JACOBIAN)
-    assert beside.path == "eager"
+    assert beside.form.path == "eager"
 
 
 def test_the_setting_keeps_the_torch_module(net: Checkpoint) -> None:
@@ -33,8 +33,8 @@ def test_the_setting_keeps_the_torch_module(net: Checkpoint) -> None:
         engine.start()
         try:
             loaded = engine.load("net", 1, net)
-            assert loaded.path == ("fused" if choice == "auto" else "eager")
-            assert loaded.path_reason == ("" if choice == "auto" else "PATHLINE_COMPILE is off")
+            assert loaded.form.path == ("fused" if choice == "auto" else "eager")
+            assert loaded.form.reason == ("" if choice == "auto" else "PATHLINE_COMPILE is off")
             found[choice] = engine.submit(job(9, solver="rk4", steps=20)).result(60).x
         finally:
             engine.stop()
@@ -50,7 +50,7 @@ def test_where_it_cannot_be_compiled_one_line_says_so(
     monkeypatch.setattr("models.forms.fused.residual_mlp.FusedResidualMLP", fail)
     with caplog.at_level(logging.WARNING, "pathline"):
         arena = Arena(net, device_of(CPU))
-    assert arena.path == "eager"
+    assert arena.form.path == "eager"
     [line] = [record.getMessage() for record in caplog.records]
     assert line.endswith("the fused form could not be compiled: RuntimeError: no compiler")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pathline.bulk_folder import ShardQueue
 
 from fleet.maker import devices
 from fleet.run import run
@@ -31,7 +32,8 @@ def test_a_worker_that_dies_is_replaced_and_its_shard_is_retried(
     spec = target.spec()
     assert spec is not None
     workers = [Local(str(tmp_path), {}, device, entry=pretend) for device in ("cuda:0", "cuda:1")]
-    queue = run(spec, target, workers, tries=3, quiet=True)
+    queue = ShardQueue(target, spec, tries=3)
+    run(queue, workers, quiet=True)
     assert len(list(tmp_path.glob("by-*"))) == 3
     assert queue.failed == {1: "its worker died (signal SIGKILL, perhaps out of memory)"}
 

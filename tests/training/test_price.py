@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from models.field import Field
 from models.noise import noise
-from selection.error import Field, exact_ends
+from selection.error import exact_ends
 from selection.frontier import Curve
 from selection.measure import measure_curve
 from tests.selection.support import point

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.conditions import NamedCondition
 from models.decoder import Decoder
 from training import trainer as module
 from training.comparison import report_on
@@ -183,6 +184,23 @@ def test_samples_that_are_the_training_rows():
     assert report.nearer > 0.99
     assert any("the network memorises" in warning for warning in report.warnings)
     assert report_on(drawn(RNG.normal(size=(300, 6))), data, 0).nearer == pytest.approx(0.5, abs=0.15)
+
+
+def test_all_training_rows_are_counted_however_many_are_looked_at():
+    year = RNG.permutation(3000)[:, None].astype(np.float32)
+    data = replace(
+        given(RNG.normal(size=(3000, 2)), RNG.normal(size=(60, 2))),
+        condition=NamedCondition.vector(1),
+        conditions=year,
+        reference_conditions=year[:60],
+        condition_names=("year",),
+    )
+    report = report_on(drawn(RNG.normal(size=(60, 2))), data, 0)
+    assert [group.name for group in report.ranges] == [
+        "year from 0 to 999.7", "year from 999.7 to 1999", "year from 1999 to 2999"
+    ]  # fmt: skip
+    assert [group.trained for group in report.ranges] == [1000, 1000, 1000]
+    assert sum(group.rows for group in report.ranges) == 60
 
 
 def test_the_report_is_json_with_its_sentences():

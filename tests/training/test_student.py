@@ -20,6 +20,7 @@ from models.velocity import FieldKind
 from tests.training.support import small
 from training import draws
 from training.__main__ import main
+from training.by_class import evaluate_by_class
 from training.config import CONFIGS, Recipe, StudentConfig, load_recipe
 from training.data import prepare
 from training.errors import UsageError
@@ -186,7 +187,7 @@ def test_parents_that_do_not_fit_are_refused(parent: Path, tmp_path: Path) -> No
     with pytest.raises(UsageError, match="guidance does not apply"):
         with_teacher(guided, prepare(guided))
     quick = fit(student(parent), Options(tmp_path / "models", tmp_path / "runs", device="cpu", seconds=0))
-    with pytest.raises(UsageError, match="is a field of average velocity, which has no paths to train on"):
+    with pytest.raises(UsageError, match=r"is a field of average velocity .*, whose steps follow no ODE to train on"):
         student(quick)
 
 
@@ -234,12 +235,22 @@ def test_evaluate_compares_its_steps_with_data(
         evaluate_checkpoint(path, ("rk4-5",), 50, tmp_path / "out")
 
 
+def test_a_student_is_not_judged_by_class(tmp_path: Path) -> None:
+    labels = NamedCondition.label(classes=3, null=False)
+    network = ResidualMLPSize(hidden=8, blocks=1).network((2,), labels, field=FieldKind.AVERAGE)
+    path = save(tmp_path, "student", network, Decoder.identity((2,)), dataset={}, training={}, seed=0)
+    with pytest.raises(UsageError, match=r"field of average velocity .*evaluate it without --by-class"):
+        evaluate_by_class(path, ["euler-1"], None, 30, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--student", "a", "--reflow", "b"], "train different models"),
         (["--student", "a", "--pairs", "5"], "--pairs is for --reflow"),
         (["--guidance", "2"], "name it with --reflow or --student CHECKPOINT"),
+        (["--student", "a", "--guidance", "inf"], "training: --guidance is inf; it must be a finite number"),
+        (["--reflow", "a", "--pairs=-5"], "training: --pairs is -5; it must be greater than or equal to 0"),
         (["--paper", "--config", "x.toml"], "--paper is for fit moons, circles and mnist without --config"),
     ],
 )

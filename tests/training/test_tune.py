@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from models.__main__ import main as measured
 from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig, ResidualMLPSize
 from models.checkpoint.loading import load
 from models.checkpoint.plans import PLANS_FILE, Plans
 from models.checkpoint.saving import save
-from models.conditions import NamedCondition
+from models.conditions import ONE, NamedCondition
 from models.decoder import Decoder
 from models.velocity import FieldKind
 from selection.frontier import FRONTIER_FILE, is_tuned, read_frontier
@@ -75,10 +76,10 @@ def test_a_student_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     network = ResidualMLPSize(hidden=8, blocks=1, time_width=4).network((2,), field=FieldKind.AVERAGE)
     folder = save(tmp_path, "student", network, Decoder.identity((2,)), **ABOUT)
     assert main(["tune", str(folder), *SHORT]) == 1
-    assert "has average velocities, so there is no ODE for a plan to approximate" in capsys.readouterr().err
+    assert "whose steps follow no ODE for a plan to approximate" in capsys.readouterr().err
     assert not (folder / PLANS_FILE).exists()
     assert measured(["measure", str(folder)]) == 1
-    assert "the model is a field of average velocity: it has no endpoint error" in capsys.readouterr().err
+    assert "whose steps follow no ODE: it has no endpoint error" in capsys.readouterr().err
     assert not (folder / FRONTIER_FILE).exists()
 
 
@@ -219,6 +220,18 @@ def test_a_conditional_model_is_tuned_over_classes_and_guidance(
     # More than the 128 paths that a descent begins on.
     plans = tune(folder, TuningOptions(nfe=(2,), methods=("ab2",), samples=130, iterations=2, guidance=(1.0, 3.0)))
     assert all(plan.tuning["guidance"] == [1.0, 3.0] for plan in plans.plans)
+
+
+def test_a_stored_null_guides(tmp_path: Path) -> None:
+    class Constant(nn.Module):
+        def forward(self, x: Tensor, t: Tensor, condition: Tensor) -> Tensor:
+            return condition.to(x.dtype).expand_as(x)
+
+    checkpoint = load(saved(tmp_path, NamedCondition.vector(width=1)))
+    card = checkpoint.card.model_copy(update={"conditions": {ONE: NamedCondition(shape=(1,), null="stored")}})
+    stored = replace(checkpoint, velocity=Constant(), card=card, nulls={ONE: torch.tensor([2.0])})
+    _, x0, ends = paths_of(stored, (0.0,), 0, 0, 4)
+    torch.testing.assert_close(ends.states, x0.double() + 2)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +26,7 @@ from pathline._events import Progress
 from pathline._fields import BulkOptions
 from pathline._request import chosen_seed, sample_request
 from pathline._results import SampleResult
+from pathline._retry import RetryPolicy
 from pathline._typed import typed, understood
 from pathline.bulk_folder import Folder, JobStore, ShardQueue
 from pathline.errors import (
@@ -37,7 +38,6 @@ from pathline.errors import (
     InvalidValue,
     PathlineError,
     RequestTimeout,
-    ServerError,
     TransportError,
     Unavailable,
 )
@@ -140,70 +140,61 @@ def _members(request: Mapping[str, Any], version: int | None, seed: int, timeout
     return {**request, **own}
 
 
+def _patient(policy: RetryPolicy) -> RetryPolicy:
+    """Return the policy of a job's requests: unless retries are turned off, the service may restart meanwhile."""
+    if policy.max_attempts == 1:
+        return policy
+    return replace(
+        policy,
+        max_attempts=max(_ATTEMPTS, policy.max_attempts),
+        max_total_s=max(_PATIENCE_S, policy.max_total_s),
+        connect_s=max(_PATIENCE_S, policy.connect_s),
+    )
+
+
+@dataclass
 class BulkJob:
     """A job in progress, made by several workers, which threads may run.
 
-    Args:
-        calls: Operations of the client.
-        folder, spec, conditions: Those of the job.
-        names: Names of the model's classes, if it has them.
-        tries: Attempts at a shard.
-        timeout_s: Time limit of each request.
-        tell: Called with the progress.
-
     Attributes:
-        stopped: Set to stop workers after the page that they are waiting for.
+        queue: Its shards, which are still to be made.
+        pager: Asks for its rows.
+        names: Names of the model's classes, if it has them.
+        tell: Called with the progress.
+        made, began: How many rows were made, and since when.
+        lock: Held while these are told.
     """
 
-    def __init__(
-        self,
-        calls: Calls,
-        folder: Folder,
-        spec: JobSpec,
-        conditions: RowConditions,
-        *,
-        names: Sequence[str],
-        tries: int,
-        timeout_s: float | None,
-        tell: Callable[[Progress], None],
-    ) -> None:
-        policy = calls.retry
-        if policy.max_attempts > 1:  # retries are not turned off
-            policy = replace(
-                policy,
-                max_attempts=max(_ATTEMPTS, policy.max_attempts),
-                max_total_s=max(_PATIENCE_S, policy.max_total_s),
-                connect_s=max(_PATIENCE_S, policy.connect_s),
-            )
-        self._calls, self._folder, self._spec = replace(calls, retry=policy), folder, spec
-        self._conditions, self._names, self._tell = conditions, names, tell
-        request = _members(spec.request, spec.version, spec.seed, timeout_s)
-        self._pager = Pager(self._calls, spec.model, request, conditions, spec.first_index, rows=_FIRST_PAGE)
-        self._queue = ShardQueue(folder, spec, tries)
-        self._lock, self._made, self._began = threading.Lock(), 0, time.monotonic()
-        self.stopped = threading.Event()
+    queue: ShardQueue
+    pager: Pager
+    names: Sequence[str]
+    tell: Callable[[Progress], None]
+    made: int = 0
+    began: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     async def worker(self) -> None:
         """Make shards until none is left."""
-        while not self.stopped.is_set() and (shard := self._queue.take()) is not None:
+        while (shard := self.queue.take()) is not None:
             try:
                 await self._shard(shard)
             except PathlineError as error:
                 if not _passes(error):
                     raise
-                await self._calls.io.do(lambda shard=shard, reason=str(error): self._queue.retry(shard, reason))
+                await self.pager.calls.io.do(lambda shard=shard, reason=str(error): self.queue.retry(shard, reason))
 
     async def _shard(self, shard: int) -> None:
-        first, rows = self._spec.range(shard)
-        samples = np.empty((rows, *self._spec.shape), self._spec.dtype)
+        spec, folder = self.queue.spec, self.queue.folder
+        first, rows = spec.range(shard)
+        samples = np.empty((rows, *spec.shape), spec.dtype)
         nfe, status, deterministic = np.empty(rows, np.int32), np.empty(rows, object), True
         done, begin = 0, time.monotonic()
         try:
             while done < rows:
-                if self.stopped.is_set():
+                if self.queue.stopped:
                     return
-                result = await self._pager.page(first + done, rows - done)
-                _refuse_changed(self._spec, result)
+                result = await self.pager.page(first + done, rows - done)
+                _refuse_changed(spec, result)
                 part = slice(done, done + len(result))
                 samples[part], nfe[part] = result.samples, result.nfe_per_sample
                 status[part], deterministic = result.status_per_sample, deterministic and result.deterministic
@@ -212,19 +203,19 @@ class BulkJob:
         except BaseException:
             self._advance(-done)
             raise
-        recorded = self._conditions.recorded(first, rows, self._names, self._spec.dtype)
+        recorded = self.pager.conditions.recorded(first, rows, self.names, spec.dtype)
         content = ShardRows(first, samples, nfe, status.astype(np.str_), recorded)
-        receipt = Receipt.of(self._spec, shard, content, deterministic, time.monotonic() - begin)
-        await self._calls.io.do(lambda: self._folder.commit(self._spec, content, receipt))
+        receipt = Receipt.of(spec, shard, content, deterministic, time.monotonic() - begin)
+        await self.pager.calls.io.do(lambda: folder.commit(spec, content, receipt))
 
     def _advance(self, rows: int) -> None:
-        with self._lock:
-            self._made += rows
-            total, done, passed = self._spec.total, self._queue.done + self._made, time.monotonic() - self._began
-            rate = self._made / passed if passed > 0 else 0.0
+        with self.lock:
+            self.made += rows
+            total, done, passed = self.queue.spec.total, self.queue.done + self.made, time.monotonic() - self.began
+            rate = self.made / passed if passed > 0 else 0.0
             left = (total - done) / rate if rate > 0 else None
             fields = {"rows": done, "total": total, "rows_per_s": rate}
-            self._tell(Progress(0, 0.0, done / total, left, fields))
+            self.tell(Progress(0, 0.0, done / total, left, fields))
 
     async def result(self) -> BulkResult:
         """Return the totals over all receipts.
@@ -232,28 +223,28 @@ class BulkJob:
         Raises:
             BulkIncomplete: Shards were given up; the others are done.
         """
-        summary = await self._calls.io.do(lambda: self._folder.summary(self._spec))
-        if failed := self._queue.failed:
+        spec, folder = self.queue.spec, self.queue.folder
+        summary = await self.pager.calls.io.do(lambda: folder.summary(spec))
+        if failed := self.queue.failed:
             (shard, why), *further = sorted(failed.items())
             more = f", and {len(further)} more" if further else ""
             raise BulkIncomplete(
-                f"{self._folder.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
+                f"{folder.address}: shard {shard} was given up ({why}){more}; {summary.shards} are done; "
                 "call again to make the rest",
                 failed,
             )
-        if left := (await self._calls.io.do(self._queue.left)):
+        if left := (await self.pager.calls.io.do(self.queue.left)):
             raise BulkIncomplete(
-                f"{self._folder.address}: {left} receipts were removed while the job ran; call again to make their "
-                "shards"
+                f"{folder.address}: {left} receipts were removed while the job ran; call again to make their shards"
             )
         totals = {**vars(summary), "fingerprint": summary.fingerprint}
-        return typed(BulkResult, {**vars(self._spec), **totals}, folder=Path(self._folder.address))
+        return typed(BulkResult, {**vars(spec), **totals}, folder=Path(folder.address))
 
 
 def _passes(error: PathlineError) -> bool:
     """Return whether another attempt at a shard may succeed."""
     if isinstance(error, APIError):
-        return error.retryable or isinstance(error, ServerError | Unavailable | DeadlineExceeded)
+        return error.retryable or error.status >= 500
     if isinstance(error, TransportError):
         return error.retryable or isinstance(error, RequestTimeout)
     return not isinstance(error, BulkConflict | InvalidValue)
@@ -335,10 +326,12 @@ async def bulk(
     conditions = await calls.io.do(lambda: folder.conditions(spec))
     served = (await calls.model(spec.model)).served(spec.version) if spec.table else {}
     names = ((served.get("conditions") or {}).get(ONE) or {}).get("names") or ()
+    members = _members(spec.request, spec.version, spec.seed, options.get("timeout_s"))
+    patient = replace(calls, retry=_patient(calls.retry))
+    pager = Pager(patient, spec.model, members, conditions, spec.first_index, rows=_FIRST_PAGE)
     with following(progress or (lambda _: None)) as tell:
-        timeout_s = options.get("timeout_s")
-        job = BulkJob(calls, folder, spec, conditions, names=names, tries=tries, timeout_s=timeout_s, tell=tell)
-        await calls.io.together([job.worker] * workers, job.stopped.set)
+        job = BulkJob(ShardQueue(folder, spec, tries), pager, names, tell)
+        await calls.io.together([job.worker] * workers, job.queue.stop)
     return await job.result()
 
 

@@ -372,7 +372,7 @@ class Calls:
         """Send a request, and return the response if it is a stream of events, still to be read and closed."""
         head = await self._open(call)
         try:
-            _expect(self._response(head) if head.is_success else await self._read(head), _events.MEDIA_TYPE)
+            _expect(Response(head, b"", self.route) if head.is_success else await self._read(head), _events.MEDIA_TYPE)
         except BaseException:
             await self.io.close(head)
             raise
@@ -388,11 +388,8 @@ class Calls:
         _expect(response, media)
         return response.content
 
-    def _response(self, head: httpx.Response, content: bytes = b"") -> Response:
-        return Response.of(head, content, self.route)
-
     async def _read(self, head: httpx.Response) -> Response:
-        return self._response(head, b"".join([part async for part in self._parts(head)]))
+        return Response(head, b"".join([part async for part in self._parts(head)]), self.route)
 
     async def _parts(self, head: httpx.Response) -> AsyncGenerator[bytes, None]:
         """Yield the body of a response, whose bytes as unpacked are bounded; an error is short."""
@@ -408,7 +405,7 @@ class Calls:
                 yield part
 
     def _events(self, head: httpx.Response, build: Callable[[str, Any], T | None]) -> AsyncGenerator[T, None]:
-        return _events.events(self._parts(head), self._response(head), build)
+        return _events.events(self._parts(head), Response(head, b"", self.route), build)
 
 
 def _path_of(model: str) -> str:
@@ -420,16 +417,17 @@ def _path_of(model: str) -> str:
 
 
 def _expect(response: Response, media: str) -> None:
-    if response.status == 407 and response.route.via:  # only a proxy answers with this status
+    head = response.head
+    if head.status_code == 407 and response.route.via:  # only a proxy answers with this status
         asks = f"cannot connect to {response.url}{response.route.via}, which asks for a password"
         raise TransportError(f"{asks}; {response.route.detour}", connected=False, retryable=False)
-    if response.status >= 400:
+    if head.status_code >= 400:
         raise problem(response)
-    if response.is_success and response.media_type == media:
+    if head.is_success and response.media_type == media:
         return
-    kind = f"status {response.status}" if not response.is_success else response.media_type or "no stated type"
+    kind = f"status {head.status_code}" if not head.is_success else response.media_type or "no stated type"
     # A redirect points to an address of the service; its base URL is shown, without a password.
-    location = re.match(r"(https?://)(?:[^/@]*@)?(.*?)/?(?:/v[12]/.*)?$", response.headers.get("location", ""))
+    location = re.match(r"(https?://)(?:[^/@]*@)?(.*?)/?(?:/v[12]/.*)?$", head.headers.get("location", ""))
     moved = "".join(location.groups()) if location else ""
     hint = f"it moved to {moved}; use that as the URL" if moved else "is it a Pathline service, and not an older one?"
     raise ProtocolError(f"{response.url} answered with {kind} instead of {media}; {hint}{came(response.route)}")

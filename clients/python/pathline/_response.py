@@ -29,42 +29,28 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Response:
-    """A response that has been read to its end.
-
-    It keeps only the bytes: an `httpx.Response` that has been read has them in a reference cycle, so a large page would
-    stay in memory until the next garbage collection.
+    """A response.
 
     Attributes:
-        url: Where it came from.
-        status: HTTP status.
-        reason: Reason phrase of the status.
-        headers: Its headers; names are case-insensitive.
+        head: Its head. The body is never read into it: in its reference cycle, a large page would stay in memory until
+            the next garbage collection.
         content: Its body; empty for a stream that is still to be read.
         route: The route by which it came.
     """
 
-    url: str
-    status: int
-    reason: str
-    headers: httpx.Headers
-    content: bytes
+    head: httpx.Response
+    content: bytes = b""
     route: Route = field(default_factory=Route)
 
-    @classmethod
-    def of(cls, response: httpx.Response, content: bytes, route: Route) -> Response:
-        """Build it from the head of an httpx response and the bytes of its body."""
-        url = str(response.request.url)
-        return cls(url, response.status_code, response.reason_phrase, response.headers, content, route)
-
     @property
-    def is_success(self) -> bool:
-        """Whether the status is 2xx."""
-        return 200 <= self.status < 300
+    def url(self) -> httpx.URL:
+        """Where it came from."""
+        return self.head.request.url
 
     @property
     def media_type(self) -> str:
         """The media type in lower case, without parameters."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return self.head.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def problem(response: Response) -> errors.APIError:
@@ -82,19 +68,19 @@ def problem(response: Response) -> errors.APIError:
 def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIError:
     """Return the error for a problem document; missing members are taken from the response's status and headers."""
     stated = document.get("status")
-    status = stated if isinstance(stated, int) and response.is_success else response.status
+    status = stated if isinstance(stated, int) and response.head.is_success else response.head.status_code
     foreign = not document.keys() & {"type", "title"}  # written by another program, whatever its members are
-    kind = errors.BY_STATUS.get(status, errors.ServerError if status >= 500 else errors.APIError)
+    kind = errors.BY_STATUS.get(status, errors.APIError)
     listed = document.get("errors")
     detail = ("" if foreign else str(document.get("detail") or "")) or _undocumented(response)
     error = kind(
         status,
         printable(detail[:_LONGEST_TEXT]),
-        title=printable(str(document.get("title") or response.reason)[:_LONGEST_TEXT]),
+        title=printable(str(document.get("title") or response.head.reason_phrase)[:_LONGEST_TEXT]),
         type=printable(str(document.get("type") or "")),
-        request_id=printable(str(document.get("request_id") or response.headers.get("x-request-id", ""))),
+        request_id=printable(str(document.get("request_id") or response.head.headers.get("x-request-id", ""))),
         errors=[item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else (),
-        retry_after_s=_retry_after(document.get("retry_after_s"), response.headers.get("retry-after")),
+        retry_after_s=_retry_after(document.get("retry_after_s"), response.head.headers.get("retry-after")),
     )
     if foreign and status == 404:
         error.slug = "no-such-route"  # often a wrong base URL or an older service
@@ -106,9 +92,10 @@ def problem_of(document: Mapping[str, Any], response: Response) -> errors.APIErr
 def _undocumented(response: Response) -> str:
     body = " ".join(response.content[: 4 * _SHOWN].decode("utf-8", "replace").split())[:_SHOWN]
     content = f": {body}" if body and response.media_type != "text/html" else ""
+    head = response.head
     return (
-        f"{response.url} answered {response.status} {response.reason}{content} (not a response of Pathline; check that "
-        f"the URL is that of a Pathline service{came(response.route)})"
+        f"{response.url} answered {head.status_code} {head.reason_phrase}{content} (not a response of Pathline; check "
+        f"that the URL is that of a Pathline service{came(response.route)})"
     )
 
 

@@ -359,14 +359,14 @@ class ShardQueue:
     """The shards of a job that one call has still to make; several threads may take from it.
 
     Args:
-        folder: The folder of the job.
-        spec: The job.
+        folder, spec: The job and its folder.
         tries: Attempts at a shard before it is given up.
         mine: Numbers of the call's shards; all by default.
 
     Attributes:
         rows, done: Rows of the call's shards, and how many of them are done already.
         failed: Shards that were given up, and why.
+        stopped: Set to end the call after what its workers are making.
 
     Raises:
         OSError: The folder cannot be read.
@@ -374,22 +374,24 @@ class ShardQueue:
 
     def __init__(self, folder: Folder, spec: JobSpec, tries: int, mine: Iterable[int] | None = None) -> None:
         shards = set(range(spec.shards) if mine is None else mine)
-        self._folder, self._spec, self._tries = folder, spec, tries
+        self.folder, self.spec, self._tries = folder, spec, tries
         self._unfinished = folder.store.unfinished()  # of writers that died; others may write here from now on
         self._waiting = deque(sorted(shards - folder.done()))
         self._tried: dict[int, int] = {}
         self.failed: dict[int, str] = {}
+        self.stopped = False
         self.rows = sum(spec.range(shard)[1] for shard in shards)
         self.done = self.rows - sum(spec.range(shard)[1] for shard in self._waiting)
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
     def take(self) -> int | None:
-        """Return the next shard to make; None if there is none."""
+        """Return the next shard to make; None if there is none, or the call was stopped."""
         with contextlib.suppress(IndexError):  # another thread took the last
-            return self._waiting.popleft()
+            return None if self.stopped else self._waiting.popleft()
         return None
+
+    def stop(self) -> None:
+        """Hand out no more shards."""
+        self.stopped = True
 
     def retry(self, shard: int, reason: str) -> None:
         """Put a shard that failed behind the others, or give it up; raise an OSError if that cannot be recorded."""
@@ -398,7 +400,7 @@ class ShardQueue:
             self._waiting.append(shard)
             return
         self.failed[shard] = reason
-        self._folder.note_failure(shard, reason, self._tries)
+        self.folder.note_failure(shard, reason, self._tries)
 
     def left(self) -> int:
         """Return the number of shards without a receipt, of other calls too; at 0, what dead writers left is removed.
@@ -406,9 +408,9 @@ class ShardQueue:
         Raises:
             OSError: The folder cannot be read.
         """
-        left = self._spec.shards - len(self._folder.done())
+        left = self.spec.shards - len(self.folder.done())
         if not left:
-            self._folder.store.clear(self._unfinished)
+            self.folder.store.clear(self._unfinished)
         return left
 
 

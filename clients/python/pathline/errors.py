@@ -8,14 +8,13 @@
      +- InvalidValue          correct the option, URL, key or environment; nothing was sent (also a ValueError)
      +- BulkConflict          choose another folder: it holds another job, or the model has changed since
      +- BulkIncomplete        call again: the shards in `failed` were given up; the others are done
-     +- APIError              the service answered with a problem; `slug` says which
+     +- APIError              the service answered with a problem, `slug` says which: report one of no class below
      |   +- InvalidRequest    change the request: 400, 405, 406, 413, 415, 422, 431
      |   +- AccessDenied      get a key: 401, 403
      |   +- NotFound          check the name or the URL: 404
      |   +- ReplayDiffers     the bits cannot be promised, `differences` say why: 409
      |   +- DeadlineExceeded  allow more time, or ask for less: 504
      |   +- Unavailable       come back later, after `retry_after_s`: 408, 429, 502, 503
-     |   +- ServerError       report it: every other 5xx
      +- TransportError        no response arrived: check address, network and proxy (also a ConnectionError)
      |   +- RequestTimeout    no response in time (also a TimeoutError)
      +- ProtocolError         the response is not valid: an older service, another server, damage
@@ -46,7 +45,6 @@ __all__ = [
     "ProtocolError",
     "ReplayDiffers",
     "RequestTimeout",
-    "ServerError",
     "TransportError",
     "Unavailable",
 ]
@@ -146,7 +144,7 @@ class ProtocolError(PathlineError):
 
 
 class APIError(PathlineError):
-    """The service answered with an error.
+    """The service answered with an error; one of no other class, such as 500, is a fault of the service.
 
     Attributes:
         status: HTTP status.
@@ -221,10 +219,6 @@ class DeadlineExceeded(APIError):
         return f"{super().__str__()}{done}"
 
 
-class ServerError(APIError):
-    """The service failed."""
-
-
 class Unavailable(APIError):
     """The service is at capacity, starting, stopping or out of reach; `retry_after_s` says when to come back."""
 
@@ -242,4 +236,4 @@ BY_STATUS: Mapping[int, type[APIError]] = {
     409: ReplayDiffers,
     504: DeadlineExceeded,
 }
-"""Error class by HTTP status; 5xx is otherwise a ServerError, anything else an APIError."""
+"""Error class by HTTP status; anything else, such as 500, is an APIError."""

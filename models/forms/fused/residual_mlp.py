@@ -230,8 +230,6 @@ def can_fuse(velocity: ResidualMLP) -> str | None:
 
     The rule depends on the network and the processor, never on a clock, so each start of a machine gives the same bits.
     """
-    if velocity.field.takes_ends:
-        return "a field of average velocity has no fused form"
     if (dtype := velocity.input.weight.dtype) != torch.float32:
         return f"weights are {dtype}; the fused form is float32"
     if velocity.input.weight.device.type != "cpu":

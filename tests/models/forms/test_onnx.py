@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -18,14 +17,13 @@ from models.conditions import NamedCondition
 from models.forms.form import choose
 from models.forms.onnx import _exported, can_export
 from models.network import Network
-from models.velocity import FieldKind
 
 UNFUSED = "UNet has no fused form"
 
 
-def unet(condition: NamedCondition | None = None, **fields: Any) -> UNet:
+def unet(condition: NamedCondition | None = None) -> UNet:
     torch.manual_seed(0)
-    net = UNet(UNetConfig(hidden=4, shape=(1, 4, 4), levels=2, condition=condition, **fields))
+    net = UNet(UNetConfig(hidden=4, shape=(1, 4, 4), levels=2, condition=condition))
     return net.eval().requires_grad_(False)
 
 
@@ -42,7 +40,6 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
         (unet(), None),
         (unet(NamedCondition.label(classes=3)), None),
         (ResidualMLP(ResidualMLPConfig(dim=2, hidden=8)), None),
-        (unet(field=FieldKind.AVERAGE), "a field of average velocity is not exported"),
         (unet().double(), "weights are float32, float64; only float32 is exported"),
         (unet().to("meta"), "only networks on the CPU are exported"),
     ],
@@ -61,7 +58,7 @@ def test_without_the_extra_the_module_serves_and_the_reason_names_it() -> None:
 
 @pytest.mark.usefixtures("present")
 def test_a_network_that_is_never_exported_keeps_its_reason() -> None:
-    made = choose(unet(field=FieldKind.AVERAGE))
+    made = choose(unet().double())
     assert made.reason == UNFUSED
 
 

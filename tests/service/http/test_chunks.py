@@ -19,8 +19,14 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 NEXT = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nnext"
 
 
-async def _read(received: bytes, step: int = 1 << 20) -> tuple[list[bytes], bytes]:
-    """Receive bytes in pieces; return the bodies that the application gets, and what the client gets."""
+async def _read(received: bytes, step: int = 1 << 20, answer: tuple[bytes, ...] = ()) -> tuple[list[bytes], bytes]:
+    """Receive bytes in pieces; return the bodies that the application gets, and what the client gets.
+
+    Args:
+        received: what the client sends.
+        step: bytes of a piece.
+        answer: what the application answers, in pieces.
+    """
     bodies: list[bytes] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -31,7 +37,9 @@ async def _read(received: bytes, step: int = 1 << 20) -> tuple[list[bytes], byte
                 return
             body, more = body + message["body"], message["more_body"]
         bodies.append(body)
-        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for part in answer:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body"})
         scope["state"][CONNECTION].response_ends()
 
@@ -100,3 +108,11 @@ async def test_what_surrounds_the_data_is_bounded(body: bytes) -> None:
 
 async def test_small_chunks_are_within_the_bound() -> None:
     assert (await _read(HEAD + b"1\r\na\r\n" * 10_000 + b"0\r\n\r\n"))[0] == [b"a" * 10_000]
+
+
+async def test_an_answer_in_pieces_to_http_1_0_has_no_chunks() -> None:
+    received = NEXT.replace(b"HTTP/1.1", b"HTTP/1.0")
+    bodies, sent = await _read(received, answer=(b"one", b"", b"2\r\ntwo\r\n", b"three"))
+    assert bodies == [b"next"]
+    assert sent.endswith(b"\r\n\r\none2\r\ntwo\r\nthree")
+    assert b"transfer-encoding" not in sent

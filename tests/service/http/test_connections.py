@@ -145,6 +145,12 @@ def test_a_head_that_is_too_large(address: tuple[str, int], sent: bytes) -> None
         HEAD + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked \r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        HEAD + b"Connection: upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked \r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        HEAD + b"Connection: upgrade\r\nUpgrade: a\nX: b\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"Connection: upgrade\r\nUpgrade:\r\n h2c\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"X: y\r\n \t\r\nContent-Length: 2\r\n\r\n{}",
+        HEAD + b"Bad Header",
     ],
 )
 def test_what_is_no_http(address: tuple[str, int], sent: bytes) -> None:

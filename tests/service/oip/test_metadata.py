@@ -11,6 +11,8 @@ from service.app import create_app
 from service.oip.description import metadata
 from service.oip.outputs import ALWAYS, TRACE
 from service.oip.routes import EXTENSIONS
+from service.requests.schemas import SampleRequest
+from service.requests.tensors import tensor_fields
 from service.settings import Settings
 from service.state import VERSION
 
@@ -47,6 +49,16 @@ async def test_a_conditional_model(running: Any, condition: Any, expected: dict[
     card: Card = served.card.model_copy(update={"conditions": {"condition": condition}})
     object.__setattr__(served, "card", card)
     assert metadata(served, [1])["inputs"][1] == expected
+
+
+async def test_every_tensor_of_a_request_is_an_input(running: Any) -> None:
+    with await running.service.lease("moons", None) as served:
+        pass
+    conditions = {name: NamedCondition.vector(width=2) for name in ("a", "b")}
+    card: Card = served.card.model_copy(update={"conditions": conditions})
+    object.__setattr__(served, "card", card)
+    inputs = {tensor["name"].partition(".")[0] for tensor in metadata(served, [1])["inputs"]}
+    assert inputs == tensor_fields(SampleRequest).keys() - {"conditions"}  # each is condition.NAME here
 
 
 async def test_data_in_float64_of_a_float32_model(running: Any) -> None:

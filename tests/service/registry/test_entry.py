@@ -59,3 +59,5 @@ def test_a_folder_that_cannot_be_read_stands_for_all_of_its_versions() -> None:
     assert refusal is not None
     assert "net' cannot be served: permission denied; it will be tried again in 1 s" in refusal.detail
     assert entry.with_versions([4]).refusal(4, 0.0) is None  # untried
+    unreadable = ModelEntry("net").with_versions([1]).with_fault(FOLDER, "permission denied", 0.0, transient=True)
+    assert (unreadable.refusal(4, 0.5) is None, unreadable.refusal(4, 1.0) is None) == (False, True)

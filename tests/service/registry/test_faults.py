@@ -317,6 +317,14 @@ def test_a_deleted_version_answers_until_another_does(
     assert describe(models.entry("moons"))["versions"] == [1]
 
 
+def test_a_deleted_version_goes_once_the_one_before_it_is_loaded_again(models: Registry, root: Path) -> None:
+    shutil.copytree(root / "moons" / "2", root / "moons" / "3")
+    assert models.refresh().unloaded == [("moons", 2)]
+    shutil.rmtree(root / "moons" / "3")
+    changes = models.refresh()
+    assert (changes.loaded, changes.unloaded) == ([("moons", 2)], [("moons", 3)])
+
+
 def test_a_deleted_version_answers_while_no_other_can(models: Registry, root: Path, clock: Clock) -> None:
     weights = root / "moons" / "1" / WEIGHTS
     content = weights.read_bytes()

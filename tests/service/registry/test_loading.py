@@ -166,7 +166,7 @@ async def test_a_lease_that_cannot_be_made_keeps_nobody_waiting() -> None:
         assert both.wait(60)
         return make
 
-    waiting = [asyncio.create_task(loads.lease(("moons", 1), load, math.inf, "late")) for _ in range(2)]
+    waiting = [asyncio.create_task(loads.wait(("moons", 1), load, math.inf, "late")) for _ in range(2)]
     await asyncio.sleep(0)
     both.set()
     first, second = await asyncio.gather(*waiting, return_exceptions=True)

@@ -35,7 +35,6 @@ def remembered(root: Path, limit: int, max_old: int, *models: ModelVersion) -> t
 
 def add(registry: Registry, gone: list[ModelVersion], model: ModelVersion) -> None:
     model.leases._free = lambda: gone.append(model)
-    model.leases.take()
     registry._put(registry._entry(model.name).with_state(model.version, model=model))
 
 

@@ -21,9 +21,9 @@ from models.checkpoint.plans import Plans, StoredPlan
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
+from models.field import Field
 from models.noise import noise
 from selection.choice import BudgetLimits
-from selection.error import Field
 from selection.frontier import Curve, Point, StoredFrontier, read_frontier
 from selection.measure import measure_curve
 from service.app import create_app

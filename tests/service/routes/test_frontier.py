@@ -19,9 +19,10 @@ from models.checkpoint.loading import load
 from models.checkpoint.saving import save
 from models.conditions import NamedCondition
 from models.decoder import Decoder
+from models.field import Field
 from models.noise import noise
 from selection.choice import BudgetLimits, Evidence, choose
-from selection.error import Ends, Field, exact_ends
+from selection.error import Ends, exact_ends
 from selection.frontier import StoredFrontier
 from selection.measure import measure_curve, measure_solver
 from service.app import create_app

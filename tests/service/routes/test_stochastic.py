@@ -124,7 +124,7 @@ async def test_log_densities_of_steps(http: httpx.AsyncClient) -> None:
     [
         ({"model": "coupled"}, "solver", "'coupled' was trained on noise that depends on the data"),
         ({"model": "scaled"}, "solver", "'scaled' starts from states that are not standard normal noise"),
-        ({"model": "average"}, "solver", "is a field of average velocity"),
+        ({"model": "average"}, "solver", "sde does not fit a field of average velocity"),
         ({"t_span": [0.5, 1.0]}, "x0", "there is no noise to draw"),
         ({"t_span": [1.0, 0.0], "x0": [[0, 0]] * 3}, "solver", "goes from noise to data only"),
         ({"solver": "sde-6+batch"}, "error_control", "error_control is for error control"),

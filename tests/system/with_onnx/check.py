@@ -85,8 +85,8 @@ def _field(checkpoint: Any, arena: Any) -> dict[str, Any]:
     with torch.no_grad():
         far = float((network(x[kept], t[kept], None if given is None else given[kept]) - whole[kept]).abs().max())
     return {
-        "path": arena.path,
-        "reason": arena.path_reason,
+        "path": arena.form.path,
+        "reason": arena.form.reason,
         "deterministic": arena.deterministic,
         "other_bits": other,
         "nan_alone": bool(torch.equal(beside[kept], whole[kept]) and beside[5].isnan().any()),
