@@ -73,7 +73,7 @@ def in_threads(jobs: Sequence[Callable[[], object]], stop: Callable[[], None]) -
         for job in jobs:
             threading.Thread(target=work, args=(job,), name="pathline-bulk", daemon=True).start()
         errors = [ended.get() for _ in jobs]
-    except BaseException:  # Ctrl-C, or no more threads: those that run stop after the response that they await
+    except BaseException:  # Ctrl-C, or no more threads; those that run are not waited for
         stop()
         raise
     for error in filter(None, errors):
