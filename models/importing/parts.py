@@ -256,10 +256,15 @@ def make_prelude(
     Raises:
         ForeignError: it cannot be read, or does not fit the network; it fails on examples, or mixes rows.
     """
-    of_network = [name for name in arguments if takes is not None and name in takes.entries]
-    if takes is None or not of_network:
-        raise ForeignError("--prelude needs the names of the network's arguments: --inputs x,t,...")
+    if takes is None:
+        raise ForeignError(f"{file}: the network takes no conditions, so a prelude has none to make")
+    of_network = [name for name in arguments if name in takes.entries]
     program = read_function(file, None, inputs, conditions)
+    if unknown := sorted(conditions.keys() - {*of_network, *program.conditions}):
+        raise ForeignError(
+            f"--conditions names {unknown[0]!r}; the conditions among --inputs are {', '.join(of_network)}, and "
+            f"{file} takes {', '.join(program.conditions)}"
+        )
     values = program.config["outputs"].values()
     outputs = outputs or [name for name in of_network if name not in program.conditions]
     if len(outputs) != len(values) or not set(outputs) <= set(of_network):

@@ -126,6 +126,8 @@ def import_program(
         ForeignError: the archive is not a program, has content not allowed in one, or the program mixes rows.
         CheckpointError: the checkpoint cannot be written.
     """
+    if prelude is not None and not inputs:
+        raise ForeignError("--prelude needs the names of the network's arguments: --inputs x,t,...")
     nulls = nulls or {}
     stated = {**(conditions or {}), **{name: {**(conditions or {}).get(name, {}), "null": "stored"} for name in nulls}}
     program = read_program(file, event_shape, labels, inputs, stated, axes, kind)
@@ -146,7 +148,7 @@ def import_program(
         named, dtype = (prelude_inputs, prelude_outputs, inputs or ()), _state_dtype(network)
         made, requested, line = make_prelude(prelude, *named, stated, takes, dtype)
         report.append(line)
-    if unknown := sorted(stated.keys() - {*program.conditions, *(made.inputs if made else ())}):
+    elif unknown := sorted(stated.keys() - program.conditions.keys()):
         names = ", ".join(program.conditions) or "none"
         raise ForeignError(f"{file}: --conditions names {unknown[0]!r}; the conditions among --inputs are {names}")
     if takes is not None and requested is not None:

@@ -251,8 +251,33 @@ class Plain(nn.Module):
 
 def test_what_is_for_conditions_is_refused_where_there_are_none(files: dict[str, Path], tmp_path: Path) -> None:
     file = export(Plain(), (torch.randn(4, 2), torch.rand(4)), tmp_path / "plain.pt2")
-    for inputs in (["x", "t"], None):
-        with pytest.raises(ForeignError, match="--prelude needs the names of the network's arguments"):
-            import_program(file, tmp_path, "plain", inputs=inputs, prelude=files["prelude"])
+    with pytest.raises(ForeignError, match="the network takes no conditions, so a prelude has none to make"):
+        import_program(file, tmp_path, "plain", inputs=["x", "t"], prelude=files["prelude"])
     with pytest.raises(ForeignError, match="--conditions names 'state'; the conditions among --inputs are none"):
         import_program(file, tmp_path, "plain", inputs=["x", "t"], conditions={"state": {"scale": 2.0}})
+
+
+def test_a_prelude_without_the_names_of_the_arguments_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(
+        ForeignError, match=r"--prelude needs the names of the network's arguments: --inputs x,t,\.\.\."
+    ):
+        latent(files, tmp_path, inputs=None)
+
+
+class Labelled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 16)
+
+    def forward(self, kind: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = self.table(kind).reshape(-1, 2, 8)
+        return tokens, tokens.mean(2) > 0
+
+
+def test_an_unknown_condition_is_named_before_the_prelude_fails_without_it(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    prelude = export(Labelled(), (torch.randint(0, 5, (4,)),), tmp_path / "labelled.pt2")
+    latent(files, tmp_path, prelude=prelude, conditions={"kind": {"classes": 5}})
+    with pytest.raises(ForeignError, match=r"--conditions names 'kinds'; .* tokens, counts, state, and .* takes kind"):
+        latent(files, tmp_path, prelude=prelude, conditions={"kinds": {"classes": 5}})
