@@ -54,8 +54,7 @@ def run(queue: ShardQueue, workers: Sequence[Worker], quiet: bool = False) -> No
 
     def stop() -> None:
         queue.stop()
-        for worker in workers:
-            worker.close()
+        in_threads([worker.close for worker in set(workers)], lambda: None)  # at once: each may take seconds
 
     with tqdm(total=queue.rows, initial=queue.done, mininterval=every, maxinterval=every, **shown) as bar:
         try:

@@ -298,7 +298,7 @@ class Registry:
             return
         try:
             signature = self.repository.signature(name, version)
-        except (RepositoryError, LookupError) as error:
+        except (RepositoryError, UnknownModel) as error:
             if state.model is not None:
                 self._refuse(name, version, CheckpointError(f"{error}; the loaded version stays in use"))
             return
@@ -343,7 +343,7 @@ class Registry:
         A fault in the files themselves stays until they change. Any other fault (disk, permissions, memory, the engine)
         may pass, so loading is retried.
         """
-        explained = isinstance(error, CheckpointError | RepositoryError | LookupError)
+        explained = isinstance(error, CheckpointError | RepositoryError | UnknownModel)
         if not explained and not isinstance(error, OSError | MemoryError):
             _log.error("loading model %s version %d failed", name, version, exc_info=error)
         reason = str(error) if explained else typed_line(error)

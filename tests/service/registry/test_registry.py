@@ -14,7 +14,7 @@ from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
 from service.routes.models import describe, summary
 from service.settings import Settings, StartError
-from tests.service.registry.asking import acquired, answers, leased, loaded, registry_of
+from tests.service.registry.asking import Gate, acquired, answers, leased, loaded, registry_of
 
 
 def _spoil(folder: Path) -> None:
@@ -176,6 +176,30 @@ def test_a_version_that_is_asked_for_by_number_stays(models: Registry, root: Pat
     models.refresh()
     assert sorted(arena.version for arena in engine.arenas) == [1, 3]
     assert answers(models, "moons", 2) == 2  # the previous one is loaded again
+
+
+@pytest.mark.parametrize(("held", "loads"), [(True, [1, 2]), (False, [1, 2, 1])])
+def test_a_version_that_answered_for_all_leaves_memory_also_if_it_is_asked_for_by_number(
+    models: Registry, root: Path, engine: Any, held: bool, loads: list[int]
+) -> None:
+    gate = Gate(engine)
+    gate.open.set()
+    assert answers(models, "moons", 1) == 1
+    shutil.rmtree(root / "moons" / "2")
+    models.refresh()
+    lease = acquired(models, "moons") if held else None
+    _copy(root, "moons", 1, 2)
+    assert models.refresh().unloaded == [("moons", 1)]
+    assert [arena.version for arena in engine.arenas] == ([1, 2] if held else [2])
+    for _ in range(2):  # it stays from now on
+        with leased(models, "moons", 1) as model:
+            assert lease is None or model is lease.model
+        models.refresh()
+    assert gate.loaded == [("moons", version) for version in loads]
+    if lease is not None:
+        lease.release()
+    models.unload("moons").result()
+    assert engine.arenas == []
 
 
 def test_nothing_changes_when_nothing_changed(models: Registry, engine: Any) -> None:
