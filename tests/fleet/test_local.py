@@ -125,6 +125,25 @@ def test_a_worker_that_is_about_to_start_when_another_fails_does_not_start(
     assert not list(tmp_path.glob("by-*")) + list(tmp_path.glob("tried-*"))
 
 
+def test_ctrl_c_unwinds_the_only_worker(fleet: Fleet, job: dict[str, Any], tmp_path: Path) -> None:
+    unwound: list[int] = []
+
+    class Interrupted:
+        def make(self, shard: int, tell: Tell) -> None:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
+            finally:
+                unwound.append(shard)
+
+        def close(self) -> None:
+            assert unwound
+
+    with pytest.raises(KeyboardInterrupt):
+        run(queue_of(fleet, job, tmp_path), [Interrupted()], quiet=True)
+    assert unwound == [0]
+
+
 ABORTS = "import atexit, os, runpy; atexit.register(os.abort); runpy.run_module('fleet', run_name='__main__')"
 """`python -m fleet` in a Python that would abort while it is finalized, as libraries of object stores may."""
 
