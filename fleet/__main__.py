@@ -122,15 +122,15 @@ def _index(workers: int) -> int:
 def _workers(options: argparse.Namespace, spec: JobSpec, target: Target, settings: Settings) -> Sequence[Worker]:
     from fleet.maker import devices
 
-    store, each = target.store, devices(settings)
+    store, device_names = target.store, devices(settings)
     if options.on == "ray":
         from fleet.ray_jobs import OnRay
 
-        gpu = each[0].startswith("cuda")
+        gpu = device_names[0].startswith("cuda")
         return [OnRay(options.to, store.options, options.workers, spec.threads, gpu)] * options.workers
     if options.on == "indexed" or store.in_memory:
         return [InProcess(options.to, store.options, settings)]
-    return [Local(options.to, store.options, device) for device in islice(cycle(each), options.workers)]
+    return [Local(options.to, store.options, device) for device in islice(cycle(device_names), options.workers)]
 
 
 def _opening(spec: JobSpec, target: Target, new: bool) -> str:

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import wait
 from functools import lru_cache
 from typing import Any
 
@@ -68,10 +69,9 @@ class OnRay:
         made = task.future()
         try:
             while not self._closed:
-                try:
-                    return made.result(timeout=1)
-                except TimeoutError:
-                    self._check()
+                if wait([made], timeout=1).done:
+                    return made.result()
+                self._check()
         except self._ray.exceptions.RayError as error:
             return FleetError(str(failure(error)).splitlines()[0])
         finally:

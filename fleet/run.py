@@ -21,7 +21,7 @@ def run(queue: ShardQueue, workers: Sequence[Worker], quiet: bool = False) -> No
 
     Args:
         queue: the shards; it knows afterwards which were given up, and how many are left.
-        workers: each makes one shard at a time, in a thread of its own; one may stand for several threads.
+        workers: each makes one shard at a time, several in threads of their own; one may stand for several threads.
         quiet: whether to hide the progress bar.
 
     Raises:
@@ -54,11 +54,13 @@ def run(queue: ShardQueue, workers: Sequence[Worker], quiet: bool = False) -> No
 
     def stop() -> None:
         queue.stop()
-        for worker in workers:
-            worker.close()
+        in_threads([worker.close for worker in set(workers)], lambda: None)  # at once: each may take seconds
 
     with tqdm(total=queue.rows, initial=queue.done, mininterval=every, maxinterval=every, **shown) as bar:
         try:
-            in_threads([partial(work, worker) for worker in workers], stop)
+            if len(workers) == 1:  # in this thread: Ctrl-C ends what it makes, and unfinished files are removed
+                work(workers[0])
+            else:
+                in_threads([partial(work, worker) for worker in workers], stop)
         finally:
             stop()

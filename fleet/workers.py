@@ -107,10 +107,14 @@ class Local:
     def __init__(self, url: str, options: Mapping[str, Any], device: str, entry: Entry | None = None) -> None:
         self._arguments, self._entry = (url, dict(options), device), entry or work
         self._running: tuple[BaseProcess, Connection] | None = None
+        self._lock, self._closed = threading.Lock(), False
 
     def make(self, shard: int, tell: Tell) -> FleetError | None:
         """Send a shard to the process, and wait for what it sends back: numbers of rows, and in the end the outcome."""
-        process, pipe = self._running = self._running or self._start()
+        with self._lock:
+            if self._closed:
+                return FleetError("it was stopped")
+            process, pipe = self._running = self._running or self._start()
         with contextlib.suppress(EOFError, OSError):  # it has died
             pipe.send(shard)
             while pipe in wait([pipe, process.sentinel]):
@@ -133,8 +137,10 @@ class Local:
 
     def close(self) -> None:
         """Stop the process; its pipe is left to a thread that may be reading from it."""
-        if self._running is not None:
-            process, _ = self._running
+        with self._lock:
+            self._closed, running = True, self._running
+        if running is not None:
+            process, _ = running
             process.terminate()
             if not wait([process.sentinel], _STOP_S):
                 process.kill()

@@ -298,7 +298,7 @@ class Registry:
             return
         try:
             signature = self.repository.signature(name, version)
-        except (RepositoryError, LookupError) as error:
+        except (RepositoryError, UnknownModel) as error:
             if state.model is not None:
                 self._refuse(name, version, CheckpointError(f"{error}; the loaded version stays in use"))
             return
@@ -343,9 +343,9 @@ class Registry:
         A fault in the files themselves stays until they change. Any other fault (disk, permissions, memory, the engine)
         may pass, so loading is retried.
         """
-        explained = isinstance(error, CheckpointError | RepositoryError | LookupError)
+        explained = isinstance(error, CheckpointError | RepositoryError | UnknownModel)
         if not explained and not isinstance(error, OSError | MemoryError):
-            _log.error("loading model %s version %d failed", name, version, exc_info=error)
+            _log.error("loading %s failed", _label(name, version), exc_info=error)
         reason = str(error) if explained else typed_line(error)
         reason = reason.replace(f"{self.repository.root}/", "").replace(f" {self.repository.root}", "")
         transient = isinstance(error, UnreadableCheckpoint) or not isinstance(error, CheckpointError)
@@ -376,9 +376,10 @@ class Registry:
             _log.info("model %s version %d was unloaded", name, version)
         self._leaving = [pair for pair in self._leaving if not pair[0].leases.freed]
         for _, version, reason in changes.refused:
-            how = "stays in use as it was loaded" if version in entry.loaded else "is not served"
+            stays = entry.loaded if version == FOLDER else version in entry.loaded
+            how = "stays in use as it was loaded" if stays else "is not served"
             how += ", and will be tried again" if entry.broken[version].transient else ""
-            _log.error("model %s version %d %s: %s", name, version, how, reason)
+            _log.error("%s %s: %s", _label(name, version), how, reason)
         if before.fallback_from != (better := entry.fallback_from):
             self._metrics.falls_back(name, better is not None)
             if better is not None:
@@ -480,6 +481,11 @@ class Registry:
             except Exception as error:
                 raise _unready(model, operation, sizes, error) from None
         return lambda: arena
+
+
+def _label(name: str, version: int) -> str:
+    """Return how logs name a version, or a model whose folder cannot be read."""
+    return f"model {name}" if version == FOLDER else f"model {name} version {version}"
 
 
 def _being_loaded(name: str) -> ProblemError:

@@ -314,7 +314,8 @@ def with_fields(*names: str, about: str | None = None) -> Callable[[type[Model]]
         for name in names:
             field = SampleRequest.model_fields[name]
             kind: Any = Annotated[field.annotation, *field.metadata]
-            fields[name] = kind | None, Field(default=None, description=about or field.description)
+            tensors = [mark for mark in field.metadata if isinstance(mark, Tensor)]  # inside `kind` they are not seen
+            fields[name] = Annotated[kind | None, *tensors, Field(description=about or field.description)], None
         kept = {"__module__": schema.__module__, "__doc__": schema.__doc__}
         return create_model(schema.__name__, __base__=schema, **kept, **fields)
 

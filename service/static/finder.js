@@ -14,7 +14,7 @@ const LEAST = 90; // samples for which p95 has an interval
 const TRY = "Measure now";
 const USUAL = 0.01; // the budget of error at first, as a share of the spread
 
-const varies = (point) => point.nfe !== point.nfe_most; // other samples may take more evaluations than those measured
+const adaptive = (point) => point.solver.includes("@"); // other samples may take more evaluations than those measured
 
 /** @typedef {{solver: string, nfe_most: number, nfe: number, p50: number, p95: number, p95_low: number, p95_high: number, worst: number, failed: number, samples: number, seed: number, conditions: string, stored: boolean, own_conditions: boolean, best: boolean, ms?: number}} Point */
 
@@ -136,7 +136,7 @@ export class Finder {
     const points = own.length ? own : this.points;
     const budget = this.#budget * (1 + 1e-9);
     if (this.#byError) return points.find((point) => point.p95_high <= budget) ?? null;
-    const allowed = points.filter((point) => point.nfe_most <= budget && !varies(point));
+    const allowed = points.filter((point) => point.nfe_most <= budget && !adaptive(point));
     return allowed.reduce((best, point) => (best && best.p95_high <= point.p95_high ? best : point), null);
   }
 

@@ -22,6 +22,7 @@ import pytest
 import torch
 from pathline import AsyncClient, BulkConflict, BulkIncomplete, Client
 from pathline._bulk_spec import JobSpec
+from pathline._io import in_threads
 from pathline.bulk_folder import FORMATS
 
 from fleet.__main__ import main
@@ -612,3 +613,24 @@ def test_a_disk_that_is_full_is_named_and_leaves_no_part(
         client.bulk("moons", 64, to=tmp_path, **JOB)
     assert caught.value.errno == errno.ENOSPC
     assert [path.name for path in (tmp_path / "shards").iterdir()] == []
+
+
+def test_the_error_that_ended_the_others_is_raised_though_they_fail_first() -> None:
+    stopped, failed = threading.Event(), threading.Event()
+
+    def first() -> None:
+        raise ValueError("the cause")
+
+    def second() -> None:
+        assert stopped.wait(60)
+        raise KeyError("a consequence")
+
+    def stop() -> None:
+        if stopped.is_set():
+            failed.set()  # by the second
+            return
+        stopped.set()
+        assert failed.wait(60)
+
+    with pytest.raises(ValueError, match="the cause"):
+        in_threads([first, second], stop)

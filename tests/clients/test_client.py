@@ -5,6 +5,8 @@ import dataclasses
 import gc
 import inspect
 import json
+import pydoc
+import re
 import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -396,3 +398,10 @@ def test_names_and_versions_of_other_types_are_refused_by_name(client: Client, s
     with pytest.raises(pathline.InvalidValue, match="/nowhere"):
         client.replay("/nowhere")
     assert not service.seen
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_help_shows_the_methods_and_their_options(kind: type) -> None:
+    shown = pydoc.plain(pydoc.render_doc(kind))
+    assert re.search(r"^ \|  (async )?sample\(.*, seed=None,", shown, re.MULTILINE)
+    assert "Draw `total` samples of one seed, page by page" in shown

@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,6 +27,23 @@ def pretend(pipe: Connection, url: str, options: dict[str, Any], device: str) ->
             os.kill(os.getpid(), signal.SIGKILL)
         (Path(url) / f"by-{shard}-{device}").touch()
         pipe.send(None)
+
+
+def slow_to_stop(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:
+    """A fake worker whose shards never end; it ends when three workers have been told to stop."""
+
+    def stop(*_: Any) -> None:
+        (Path(url) / f"told-{os.getpid()}").touch()
+        while len(list(Path(url).glob("told-*"))) < 3:
+            time.sleep(0.01)
+        (Path(url) / f"ended-{os.getpid()}").touch()
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, stop)
+    pipe.recv()
+    (Path(url) / f"began-{os.getpid()}").touch()
+    while True:
+        time.sleep(1)
 
 
 def never_done(pipe: Connection, url: str, options: dict[str, Any], device: str) -> None:

@@ -6,19 +6,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pathline.bulk_folder import ShardQueue
 
+from fleet.errors import FleetError, TargetError
 from fleet.maker import devices
 from fleet.run import run
 from fleet.store import Target
-from fleet.workers import Local
+from fleet.workers import Local, Tell
 from service.settings import Settings
 from tests.fleet.conftest import Fleet
-from tests.fleet.pretended import never_done, pretend
+from tests.fleet.pretended import never_done, pretend, slow_to_stop
 from tests.processes import start
 
 
@@ -68,6 +70,78 @@ def test_a_worker_that_is_stopped_cleans_up_and_ends_with_its_threads(tmp_path: 
     waiting.join()
     assert ended == ["its worker died (exit code 1)"]
     assert [path.name for path in tmp_path.iterdir()] == ["unwound"]
+
+
+class Fatal:
+    """A worker that finds the target at fault as soon as a condition holds."""
+
+    def __init__(self, begun: Callable[[], bool]) -> None:
+        self._begun = begun
+
+    def make(self, shard: int, tell: Tell) -> TargetError:
+        while not self._begun():
+            time.sleep(0.01)
+        return TargetError("the disk is full")
+
+    def close(self) -> None:
+        pass
+
+
+def queue_of(fleet: Fleet, job: dict[str, Any], folder: Path) -> ShardQueue:
+    target = Target(str(folder))
+    assert fleet("sample", "net", to=target.address, **job | {"total": 64 * 4}) == 0
+    for receipt in folder.glob("receipts/*"):
+        receipt.unlink()
+    spec = target.spec()
+    assert spec is not None
+    return ShardQueue(target, spec, tries=3)
+
+
+def test_all_workers_are_stopped_at_once(fleet: Fleet, job: dict[str, Any], tmp_path: Path) -> None:
+    queue = queue_of(fleet, job, tmp_path)
+    busy = [Local(str(tmp_path), {}, "cpu", entry=slow_to_stop) for _ in range(3)]
+    with pytest.raises(TargetError, match="the disk is full"):
+        run(queue, [*busy, Fatal(lambda: len(list(tmp_path.glob("began-*"))) == 3)], quiet=True)
+    assert len(list(tmp_path.glob("ended-*"))) == 3  # none was killed while it waited for the others
+
+
+def test_a_worker_that_is_about_to_start_when_another_fails_does_not_start(
+    fleet: Fleet, job: dict[str, Any], tmp_path: Path
+) -> None:
+    queue, closed, taken = queue_of(fleet, job, tmp_path), threading.Event(), threading.Event()
+
+    class Late(Local):
+        def make(self, shard: int, tell: Tell) -> FleetError | None:
+            taken.set()
+            assert closed.wait(60)
+            return super().make(shard, tell)
+
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    with pytest.raises(TargetError, match="the disk is full"):
+        run(queue, [Late(str(tmp_path), {}, "cpu", entry=pretend), Fatal(taken.is_set)], quiet=True)
+    assert not list(tmp_path.glob("by-*")) + list(tmp_path.glob("tried-*"))
+
+
+def test_ctrl_c_unwinds_the_only_worker(fleet: Fleet, job: dict[str, Any], tmp_path: Path) -> None:
+    unwound: list[int] = []
+
+    class Interrupted:
+        def make(self, shard: int, tell: Tell) -> None:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
+            finally:
+                unwound.append(shard)
+
+        def close(self) -> None:
+            assert unwound
+
+    with pytest.raises(KeyboardInterrupt):
+        run(queue_of(fleet, job, tmp_path), [Interrupted()], quiet=True)
+    assert unwound == [0]
 
 
 ABORTS = "import atexit, os, runpy; atexit.register(os.abort); runpy.run_module('fleet', run_name='__main__')"

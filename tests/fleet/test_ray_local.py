@@ -3,13 +3,14 @@
 import os
 import socket
 import sys
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fleet.errors import FleetError
-from fleet.ray_jobs import join
+from fleet.ray_jobs import OnRay, join
 from tests import processes
 
 
@@ -57,3 +58,30 @@ def test_an_address_at_which_nothing_listens_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(FleetError, match=f"^cannot reach the Ray cluster at RAY_ADDRESS={address}: "):
         join()
+
+
+def test_a_task_that_fails_by_a_time_limit_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class RayError(Exception):
+        pass
+
+    class RayTaskError(RayError, TimeoutError):
+        """What Ray makes of the TimeoutError of a task: both."""
+
+    class Task:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def future(self) -> Future[None]:
+            future = Future[None]()
+            future.set_exception(RayTaskError("the store did not respond"))
+            return future
+
+    ray = SimpleNamespace(
+        exceptions=SimpleNamespace(RayError=RayError),
+        is_initialized=lambda: True,
+        remote=lambda **_: lambda _: SimpleNamespace(remote=Task),
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "here"),
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    error = OnRay("memory://x", {}, 1, 1, gpu=False).make(0, print)
+    assert str(error) == "RayTaskError: the store did not respond"

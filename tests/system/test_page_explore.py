@@ -282,23 +282,30 @@ def test_the_finder_shows_what_the_service_measures_and_its_dots_load_solvers(pa
     assert page.locator("#cards h2").all_inner_texts() == [rows[-1][0].removesuffix(" yours")]
 
 
-def test_long_names_and_numbers_leave_room_for_the_buttons(page: Page, service: str) -> None:
-    point = {
-        "solver": "midpoint-8/shift(0.5)",
-        "nfe": 16.0,
-        "nfe_most": 16,
-        "p50": 0.000056,
-        "p95": 0.000099,
-        "p95_low": 0.000073,
-        "p95_high": 0.00048,
-        "worst": 0.00084,
-    }
-    curve = {"guidance": None, "samples": 512, "points": [point | {"failed": 0, "best": True}]}
+def stored(page: Page, service: str, *points: dict[str, Any]) -> None:
+    """Show these points as the stored frontier of the model."""
+    curve = {"guidance": None, "samples": 512, "points": [point | {"failed": 0, "best": True} for point in points]}
     known = httpx.get(f"{service}/v1/models/gaussian").json()
     known["served"][0]["frontier"] = True
     page.route("**/v1/models/gaussian", lambda route: route.fulfill(json=known))
     frontier = {"conditions": "", "curves": [curve]}
     page.route("**/v1/models/gaussian/frontier", lambda route: route.fulfill(json=frontier))
+
+
+POINT = {"nfe": 16.0, "nfe_most": 16, "p50": 0.000056, "p95": 0.000099, "p95_low": 0.000073, "worst": 0.00084}
+
+
+def test_within_a_number_of_evaluations_no_solver_with_error_control_is_recommended(page: Page, service: str) -> None:
+    """Other samples may take more evaluations, even if all that were measured took as many."""
+    tight = POINT | {"solver": "dopri5@1e-4", "p95_high": 0.0001}
+    stored(page, service, tight, POINT | {"solver": "rk4-4", "p95_high": 0.0005})
+    show(page, service, **RK4)
+    page.select_option("#budget-kind", "nfe")
+    assert page.inner_text("#recommended").startswith("rk4-4: 16 evaluations")
+
+
+def test_long_names_and_numbers_leave_room_for_the_buttons(page: Page, service: str) -> None:
+    stored(page, service, POINT | {"solver": "midpoint-8/shift(0.5)", "p95_high": 0.00048})
     for width in (390, 700, 960, 1280):
         page.set_viewport_size({"width": width, "height": 844})
         show(page, service, **RK4)

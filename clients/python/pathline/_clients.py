@@ -41,7 +41,7 @@ class Method(Generic[P, S, A]):
     def __get__(self, client: None, owner: Any) -> Callable[..., Any]: ...
     def __get__(self, client: Any, owner: Any = None) -> Any:
         """Return the method, for type checkers: each client puts a function in the place of this object."""
-        raise NotImplementedError
+        return self  # of `Operations` itself, which help looks at
 
 
 def operation(

@@ -57,27 +57,28 @@ class Blocking:
 
 def in_threads(jobs: Sequence[Callable[[], object]], stop: Callable[[], None]) -> None:
     """Run jobs in threads; if one fails or waiting for them is interrupted, `stop` makes the others end soon."""
-    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+    errors: list[BaseException] = []  # the first is the cause; stopped jobs may fail, too
+    ended: SimpleQueue[None] = SimpleQueue()
 
     def work(job: Callable[[], object]) -> None:
-        error: BaseException | None = None
         try:
             job()
-        except BaseException as raised:
-            error = raised
+        except BaseException as error:
+            errors.append(error)
             stop()
         finally:
-            ended.put(error)
+            ended.put(None)
 
     try:
         for job in jobs:
             threading.Thread(target=work, args=(job,), name="pathline-bulk", daemon=True).start()
-        errors = [ended.get() for _ in jobs]
+        for _ in jobs:
+            ended.get()
     except BaseException:  # Ctrl-C, or no more threads; those that run are not waited for
         stop()
         raise
-    for error in filter(None, errors):
-        raise error
+    if errors:
+        raise errors[0]
 
 
 def run(job: Job[T]) -> T:

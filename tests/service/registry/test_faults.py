@@ -124,6 +124,21 @@ def test_an_engine_that_fails_once_is_asked_again(
     assert answers(models, "moons") == 2
 
 
+@pytest.mark.parametrize("error", [KeyError("axis"), IndexError("index out of range in self")])
+def test_a_network_that_fails_to_look_something_up_is_named_by_its_error(
+    root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(engine, "load", refuse)
+    models = registry_of(root, engine)
+    models.open()
+    models.refresh()
+    assert models.broken() == {"moons": dict.fromkeys((2, 1), f"{type(error).__name__}: {error}")}
+    assert any(record.exc_info for record in caplog.records)
+
+
 def test_who_waited_for_a_load_that_failed_slowly_is_told_why(
     root: Path, engine: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from service.errors import Kind, ProblemError
 from service.registry.registry import Registry
 from service.routes.models import describe, summary
 from service.settings import Settings, StartError
-from tests.service.registry.asking import acquired, answers, leased, loaded, registry_of
+from tests.service.registry.asking import Gate, acquired, answers, leased, loaded, registry_of
 
 
 def _spoil(folder: Path) -> None:
@@ -121,7 +121,7 @@ def test_other_names(root: Path, engine: Any, name: str) -> None:
 
 
 def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
-    root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+    root: Path, engine: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (root / "gaussian" / "1").mkdir(parents=True)
     iterdir = Path.iterdir
@@ -137,6 +137,7 @@ def test_model_whose_folder_cannot_be_read_is_listed_as_broken(
     assert [entry.name for entry in models.entries()] == ["gaussian", "moons"]
     reason = "gaussian: cannot be read: Permission denied"
     assert describe(models.entry("gaussian"))["unavailable"] == [{"version": None, "reason": reason}]
+    assert f"model gaussian is not served, and will be tried again: {reason}" in caplog.messages
     with pytest.raises(ProblemError, match=f"model 'gaussian' cannot be served: {reason}") as caught:
         answers(models, "gaussian")
     assert caught.value.kind is Kind.NOT_READY  # permissions may be granted
@@ -176,6 +177,43 @@ def test_a_version_that_is_asked_for_by_number_stays(models: Registry, root: Pat
     models.refresh()
     assert sorted(arena.version for arena in engine.arenas) == [1, 3]
     assert answers(models, "moons", 2) == 2  # the previous one is loaded again
+
+
+@pytest.mark.parametrize(("held", "loads"), [(True, [1, 2]), (False, [1, 2, 1])])
+def test_a_version_that_answered_for_all_leaves_memory_also_if_it_is_asked_for_by_number(
+    models: Registry, root: Path, engine: Any, held: bool, loads: list[int]
+) -> None:
+    gate = Gate(engine)
+    gate.open.set()
+    assert answers(models, "moons", 1) == 1
+    shutil.rmtree(root / "moons" / "2")
+    models.refresh()
+    lease = acquired(models, "moons") if held else None
+    _copy(root, "moons", 1, 2)
+    assert models.refresh().unloaded == [("moons", 1)]
+    assert [arena.version for arena in engine.arenas] == ([1, 2] if held else [2])
+    for _ in range(2):  # it stays from now on
+        with leased(models, "moons", 1) as model:
+            assert lease is None or model is lease.model
+        models.refresh()
+    assert gate.loaded == [("moons", version) for version in loads]
+    if lease is not None:
+        lease.release()
+    models.unload("moons").result()
+    assert engine.arenas == []
+
+
+def test_a_fault_of_a_refresh_names_the_model_which_goes_on_as_it_was_loaded(
+    models: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def odd(_: object) -> list[int]:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(models.repository, "versions", odd)
+    assert models.refresh().refused == [("moons", 0, "ValueError: odd")]
+    stays = "model moons stays in use as it was loaded, and will be tried again: ValueError: odd"
+    assert caplog.messages == ["loading model moons failed", stays]
+    assert answers(models, "moons") == 2
 
 
 def test_nothing_changes_when_nothing_changed(models: Registry, engine: Any) -> None:

@@ -117,6 +117,25 @@ async def test_repeated_inputs_must_be_the_same(http: httpx.AsyncClient) -> None
     assert spare.json()["errors"][0]["field"] == "x0"
 
 
+@pytest.mark.parametrize(
+    ("body", "name", "array"),
+    [
+        ({"num_samples": 40}, "x0", np.arange(80.0).reshape(40, 2)),
+        ({"model": "vectors"}, "condition", np.array(VECTORS)),
+        ({"known": {"mask": [True, False]}}, "known.values", np.ones((3, 2))),
+    ],
+)
+async def test_repeated_inputs_may_be_sent_as_npz(http: httpx.AsyncClient, body: Any, name: str, array: Any) -> None:
+    member, _, inner = name.partition(".")
+    hashed = body.get(member, {}) | {inner: array.tolist()} if inner else array.tolist()
+    first = await _sampled(http, **body | {member: hashed})
+    packed = io.BytesIO()
+    np.savez(packed, **{"request": json.dumps(first | body), name: array})
+    answer = await http.post("/v1/replay", content=packed.getvalue(), headers={"Content-Type": "application/x-npz"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["digest_matches"]
+
+
 async def test_every_format_can_be_replayed(http: httpx.AsyncClient) -> None:
     body = {"model": "plain", "num_samples": 3, "seed": 5}
     first = await _sampled(http, seed=5)
