@@ -143,10 +143,10 @@ def import_program(
     if program.axes:
         report.append(f"free axes: {', '.join(f'{name} {axis.describe()}' for name, axis in program.axes.items())}")
     takes = requested = network.condition and replace(network.condition, bounds=program.axes)
-    made = None
+    stored_prelude = None
     if prelude is not None:
         named, dtype = (prelude_inputs, prelude_outputs, inputs or ()), _state_dtype(network)
-        made, requested, line = make_prelude(prelude, *named, stated, takes, dtype)
+        stored_prelude, requested, line = make_prelude(prelude, *named, stated, takes, dtype)
         report.append(line)
     elif unknown := sorted(stated.keys() - program.conditions.keys()):
         names = ", ".join(program.conditions) or "none"
@@ -155,7 +155,9 @@ def import_program(
         network.condition = replace(takes, stored=_stored_nulls(requested, nulls))
         report.append("requests give " + "; ".join(map(requested.describe, requested.in_requests)))
     source: dict[str, JsonValue] = {"imported_from": file.name}
-    return _store(network, program.axes, repository, name, source, report, declared, decoder, version, made, centred)
+    return _store(
+        network, program.axes, repository, name, source, report, declared, decoder, version, stored_prelude, centred
+    )
 
 
 def _stored_nulls(takes: NamedConditions, nulls: Mapping[str, Tensor]) -> dict[str, Tensor]:
