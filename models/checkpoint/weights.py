@@ -47,7 +47,9 @@ class Modules(nn.Module):
         self.nulls._buffers.update(nulls)  # `register_buffer` refuses names that modules have, such as `type`
 
     def stored(self, dtype: torch.dtype, compute: str | None) -> dict[str, Tensor]:
-        """Return all tensors by their keys in the file, in the dtypes that they have there; copied only to change that.
+        """Return all tensors by their keys in the file, in the dtypes that they have there.
+
+        They are copied only to change that, and then as the file has them, so that saving copies none again.
 
         Args:
             dtype: dtype of the states.
@@ -61,7 +63,7 @@ class Modules(nn.Module):
                 kind = tensor.dtype  # their own
             elif key.startswith("velocity.") and compute is not None:
                 kind = HALVES[compute] if key in parameters else tensor.dtype
-            tensors[key] = tensor.detach().to(kind)
+            tensors[key] = tensor.detach().to(kind, memory_format=torch.contiguous_format)
         return tensors
 
     def check_finite(self, tensors: Mapping[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.architectures.analytic import Gaussian
+from models.architectures.residual_mlp import ResidualMLP, ResidualMLPConfig
 from models.checkpoint.card import CheckpointError
 from models.checkpoint.weights import Modules, file_of, read_weights
 from models.decoder import Decoder
@@ -68,6 +69,17 @@ def test_a_header_whose_places_do_not_fit_is_refused(
 def test_a_stored_null_may_have_a_name_that_modules_use() -> None:
     modules = Modules(Gaussian(), Decoder.identity((2,)), None, {"type": torch.ones(3)})
     assert modules.state_dict()["nulls.type"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_what_changes_its_dtype_or_its_order_in_memory_is_copied_once() -> None:
+    network = ResidualMLP(ResidualMLPConfig(dim=2, hidden=4))
+    network.output.weight.data = network.output.weight.data.t().contiguous().t()
+    modules = Modules(network, Decoder.identity((2,)), None, {})
+    wider = modules.stored(torch.float64, None)["velocity.output.weight"]
+    assert wider.is_contiguous()
+    assert torch.equal(wider, network.output.weight.double())
+    same = modules.stored(torch.float32, None)
+    assert all(same[key].data_ptr() == tensor.data_ptr() for key, tensor in modules.state_dict().items())
 
 
 _PEAK = """

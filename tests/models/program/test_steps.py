@@ -1,10 +1,12 @@
 """Steps: results that do not fit into memory are refused before they are made; failures name the step."""
 
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
 from pydantic import ValidationError
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.program.steps import Function, FunctionConfig, Step
 from models.velocity import VelocityError
@@ -46,6 +48,28 @@ def test_views_and_results_that_are_used_no_more_take_no_memory() -> None:
     longer = [("torch.ops.aten.add.Tensor", ({"value": f"y{k}"}, 1.0)) for k in range(1, 2000)]
     chain = program(("torch.ops.aten.add.Tensor", (X, 1.0)), *longer)
     assert chain({"x": torch.zeros(1, 1 << 20)})["y"].mean() == 2000
+
+
+class Results(TorchDispatchMode):
+    """Counts the results that are held at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held, self.most = list[Any](), 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.held = [held for held in (*self.held, ref(result)) if held() is not None]
+        self.most = max(self.most, len(self.held))
+        return result
+
+
+def test_results_are_freed_once_no_step_uses_them() -> None:
+    longer = [("torch.ops.aten.add.Tensor", ({"value": f"y{k}"}, 1.0)) for k in range(1, 50)]
+    chain = program(("torch.ops.aten.add.Tensor", (X, 1.0)), *longer)
+    with Results() as results:
+        assert chain({"x": torch.zeros(1, 3)})["y"].tolist() == [[50.0] * 3]
+    assert results.most <= 3
 
 
 def test_powers_of_sizes_end_at_once() -> None:
