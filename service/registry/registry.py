@@ -424,12 +424,19 @@ class Registry:
         return True
 
     def _leaving_version(self, name: str, version: int, signature: Signature) -> ModelVersion | None:
-        """Return a version that was unloaded while leases were out and need not be loaded again."""
+        """Return a version that was unloaded while leases were out and need not be loaded again.
+
+        Raises:
+            RepositoryError: its files were changed; the engine would use the new ones for later jobs of those leases.
+        """
         for pair in self._leaving:
             model, files = pair
-            if (model.name, model.version, files) == (name, version, signature) and model.leases.take():
-                self._leaving.remove(pair)
-                return model
+            if (model.name, model.version) == (name, version) and model.leases.take():
+                if files == signature or self._is_copy(model, files or (), signature):
+                    self._leaving.remove(pair)
+                    return model
+                model.leases.give_back()
+                raise RepositoryError(f"{name}/{version}: was changed, and requests still use it as it was before")
         return None
 
     def _load_files(self, name: str, version: int, by_number: bool) -> ModelVersion:

@@ -309,6 +309,27 @@ def test_a_changed_version_that_leaves_memory_is_loaded_as_it_is_now(
         assert model.card.dataset == {"name": "other"}
 
 
+def test_changed_files_wait_for_the_requests_that_use_the_version_as_it_was(
+    models: Registry, root: Path, engine: Any
+) -> None:
+    """Otherwise a measurement that is under way would be of two networks."""
+    with leased(models, "moons", 2):
+        models.unload("moons").result()
+        card = root / "moons" / "2" / "card.json"
+        edited = json.loads(card.read_text()) | {"dataset": {"name": "other"}}
+        del edited["card_sha256"]
+        card.write_text(json.dumps(edited))
+        with pytest.raises(ProblemError, match=r"was changed, and requests still use it .* again in 1 s") as refused:
+            answers(models, "moons", 2)
+        assert refused.value.kind is Kind.NOT_READY
+        assert answers(models, "moons") == 1
+        assert [arena.version for arena in engine.arenas] == [2, 1]
+    models.refresh(retry_failed=True)
+    with leased(models, "moons") as model:
+        assert model.version == 2
+        assert model.card.dataset == {"name": "other"}
+
+
 def test_equal_files_in_place_of_the_loaded_ones_are_no_change(models: Registry, root: Path) -> None:
     [served] = loaded(models)
     folder = root / "moons" / "2"
