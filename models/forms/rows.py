@@ -243,8 +243,9 @@ def find_counts(function: RowFunction, trial: Trial, limit: int, least: int = 1)
         limit: the most rows of one call.
         least: the fewest rows of one call.
     """
+    first = limit
     while limit > 1:
-        if counts := _agreeing(function, trial, limit, least):
+        if counts := _agreeing(function, trial, limit, least, first):
             return RowCaller(function, limit, counts)
         if limit == least:
             return None
@@ -252,16 +253,18 @@ def find_counts(function: RowFunction, trial: Trial, limit: int, least: int = 1)
     return None
 
 
-def _agreeing(function: RowFunction, trial: Trial, limit: int, least: int) -> tuple[int, ...]:
+def _agreeing(function: RowFunction, trial: Trial, limit: int, least: int, first: int) -> tuple[int, ...]:
     """Return the numbers of rows whose calls agree with calls of `limit` rows, ascending.
 
     There are none if not even these agree, or if no call of so few rows agrees that a lone row may be padded to them.
+    A smaller limit than the first is tested with as many different rows: where only one row in ten has other bits at
+    another place, a few rows would agree by chance.
     """
-    most = limit if limit > _ROUND else max(2 * limit, _FEWEST)
+    most = limit if limit > _ROUND else max(2 * limit, _FEWEST, min(first, _COMPARED) // limit * limit)
     arguments, generator = trial(most), torch.Generator().manual_seed(0)
     reference = torch.cat([function(*(a[begin : begin + limit] for a in arguments)) for begin in range(0, most, limit)])
     numbers = reference[0].numel()
-    compared = min(_COMPARED, limit, -(-_ENOUGH // max(1, numbers)))
+    compared = min(_COMPARED, most, -(-_ENOUGH // max(1, numbers)))
 
     def drawn(rows: int) -> Tensor:
         """Choose rows at random, none of them at the place that it had in the call that it is compared with."""
