@@ -1,1 +1,1 @@
-"""The engine: requests become jobs, a job's samples become lanes, and all lanes of a model share one network call."""
+"""The engine: requests become jobs, a job's samples become lanes, and lanes of one operation share network calls."""

@@ -427,7 +427,7 @@ class ArenaLoad:
 
     Attributes:
         interactive, bulk: network rows that its jobs of each priority still need, over all calls.
-        budget: maximum number of rows per call.
+        budget: maximum network rows of the lanes of interactive jobs.
         tick_s: (rows, seconds) of a whole tick, rising in both, as measured recently.
     """
 

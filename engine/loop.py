@@ -99,7 +99,7 @@ class Loop:
         self.commands.put(lambda: (self.table.close_built if self.closed else self.table.built)(future, outcome))
 
     def turn(self) -> bool:
-        """Take one turn, with about 10 ms of ticks of one arena; return whether any arena had jobs."""
+        """Take one turn, with about 10 ms of ticks of one arena, or a slice of a stage; return whether any had jobs."""
         table, granted = self.table, list[Granted]()
         with self.lock:
             now = self._clock()

@@ -104,7 +104,7 @@ async def diagnose(
     """Take the Jacobian of the velocity along paths from noise to data: its eigenvalues, condition and stiffness."""
     valid = await pipeline.make_job(http, request, validate_diagnose, name)
     model, job = valid.model, valid.job
-    deterministic = await http.service.registry.ready(model, JACOBIAN, http.deadline, job.sizes)
+    deterministic = await http.service.registry.prepare(model, JACOBIAN, http.deadline, job.sizes)
     result = await pipeline.solve(http, job)
     reached, second = await asyncio.to_thread(_jacobians_of, job, result)
     rows = None if second is None else await pipeline.solve(http, second)

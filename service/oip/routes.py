@@ -212,7 +212,7 @@ async def _drawn(http: Context, name: str, version: int | None, request: InferRe
     arguments = (name, version, request, request.tensors)
     sample = await asyncio.to_thread(to_sample_request, *arguments) if http.large else to_sample_request(*arguments)
     valid = await pipeline.make_job(http, sample, validate_sample, encoder=encoder_of(request, sample))
-    response = await pipeline.drawn(http, valid, await pipeline.solve(http, valid.job))
+    response = await pipeline.build_response(http, valid, await pipeline.solve(http, valid.job))
     return await pipeline.respond(http, valid, response, {"x-pathline-seed": str(valid.job.seed)})
 
 

@@ -179,7 +179,7 @@ class Registry:
             self._loads.run(entry.name, partial(self._refresh, entry.name))
         return Lease.of(model, better)
 
-    async def ready(self, model: ModelVersion, operation: Operation, deadline: float, sizes: Sizes = ()) -> bool:
+    async def prepare(self, model: ModelVersion, operation: Operation, deadline: float, sizes: Sizes = ()) -> bool:
         """Prepare an operation of a leased version, once for all waiting requests; usually it is ready already.
 
         Returns whether its results are deterministic, including decoding.

@@ -1,6 +1,6 @@
 """The request pipeline: a body is read, parsed, validated and made into a `Job`; its result becomes a response.
 
-    BodyRoute -> endpoint: make_job -> solve -> respond
+    BodyRoute -> endpoint: make_job -> solve -> build_response -> respond
 
 Every endpoint that solves declares its body, and supplies the validation of its fields and the function that builds the
 response from the result.
@@ -157,7 +157,7 @@ async def make_job(
     arguments = (request, model, service.settings, encoder or ENCODERS[http.media_type], http)
     valid = await asyncio.to_thread(validate, *arguments) if name or http.large else validate(*arguments)
     operation, sizes = valid.job.operation, valid.job.sizes
-    if (sizes or operation is not SAMPLE) and not await service.registry.ready(
+    if (sizes or operation is not SAMPLE) and not await service.registry.prepare(
         valid.model, operation, http.deadline, sizes
     ):
         valid = replace(valid, model=replace(valid.model, deterministic=False))  # its own arena is not
@@ -237,7 +237,7 @@ def patience(http: Context, job: Job) -> float:
     return left_s if left_s > 0.0 else 0.0
 
 
-async def drawn(http: Context, valid: Validated, result: JobResult) -> ArrayResponse:
+async def build_response(http: Context, valid: Validated, result: JobResult) -> ArrayResponse:
     """Count samples and return their response, built in a worker thread if it is large."""
     count(http, valid.job, result)
     arguments = (http, valid.model, valid.job, result, valid.decode, valid.constant, valid.choice, asked_of)

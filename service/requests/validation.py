@@ -120,7 +120,7 @@ def sample_request(http: Context, body: bytes) -> SampleRequest:
         or not (timeout_s is None or (type(timeout_s) in (int, float) and 0 < timeout_s < _FOREVER_S))
     ):
         request = check(SampleRequest, members)
-        if request.budget is not None:  # what it chooses depends on the load
+        if request.budget is not None:  # what it chooses depends on the frontier's file and the load
             return request
         kind = kinds[key] = RequestKind(request)
         if len(kinds) > _MAX_KINDS:

@@ -59,7 +59,7 @@ async def replay(http: Context, answer: Annotated[ReplayRequest, requested(_REQU
     """Reproduce the samples of an earlier response and compare their bits; 409 if these cannot be promised."""
     differences: list[Difference] = []
     valid = await pipeline.make_job(http, _request_of(answer), partial(_validate, answer, differences))
-    response = await pipeline.drawn(http, valid, await pipeline.solve(http, valid.job))
+    response = await pipeline.build_response(http, valid, await pipeline.solve(http, valid.job))
     digest = response.document["digest"]
     matches = digest == answer.digest
     if not matches and not differences:

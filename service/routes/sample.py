@@ -23,5 +23,5 @@ _RESPONSES = solved("/v1/sample", SampleResponse, "The samples", ENCODERS)
 async def sample(http: Context, request: Annotated[SampleRequest, requested(examples.REQUESTS)]) -> Response:
     """Draw samples: solve dx/dt = v(x, t) from noise to data with the solver that the request names."""
     valid = await pipeline.make_job(http, request, validate_sample)
-    response = await pipeline.drawn(http, valid, await pipeline.solve(http, valid.job))
+    response = await pipeline.build_response(http, valid, await pipeline.solve(http, valid.job))
     return await pipeline.respond(http, valid, response, {"x-pathline-seed": str(valid.job.seed)})

@@ -164,7 +164,7 @@ class _Followed:
         least = float(result.t.min() if self._job.plan.t_span[0] < self._job.plan.t_span[1] else result.t.max())
         done = int((result.status == "success").sum())
         share = done / len(result.t)
-        response = await pipeline.drawn(self._http, self._valid, result)
+        response = await pipeline.build_response(self._http, self._valid, result)
         yield event("progress", self._progress(JobProgress(int(result.nfe.max()), least, share, done)))
         if self._npz:
             yield await asyncio.to_thread(_completed_npz, response)

@@ -28,16 +28,16 @@ async def test_a_model_that_cannot_be_made_ready(running: Any, error: Exception,
     registry = running.service.registry
     with await running.service.lease("moons", None) as model:
         with pytest.raises(ProblemError) as caught:
-            await registry.ready(model, JACOBIAN, time.monotonic() + 5)
+            await registry.prepare(model, JACOBIAN, time.monotonic() + 5)
         assert caught.value.kind is kind
         running.engine.unready = None
-        assert await registry.ready(model, JACOBIAN, time.monotonic() + 5)
+        assert await registry.prepare(model, JACOBIAN, time.monotonic() + 5)
     assert model.leases.out == 1  # the registry's own
 
 
 async def test_making_ready_is_done_once_and_waited_for_no_longer_than_allowed(running: Any) -> None:
     go, engine, service = threading.Event(), running.engine, running.service
-    prepare, ready = engine.prepare, service.registry.ready
+    prepare, ready = engine.prepare, service.registry.prepare
 
     def slowly(*arguments: Any) -> Any:
         go.wait(60)
@@ -66,7 +66,7 @@ async def test_a_model_is_leased_while_it_is_made_ready_also_when_nobody_waits_a
 
     engine.prepare = slowly
     with await service.lease("moons", None) as model:
-        waits = asyncio.ensure_future(service.registry.ready(model, JACOBIAN, time.monotonic() + 60))
+        waits = asyncio.ensure_future(service.registry.prepare(model, JACOBIAN, time.monotonic() + 60))
         await asyncio.to_thread(entered.wait, 10)
         waits.cancel()
         await asyncio.wait([waits])
