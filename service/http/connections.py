@@ -95,7 +95,7 @@ class Slots:
     def take(self, connection: "Connection") -> bool:
         """Take a slot, idle at first; return whether there is one."""
         if len(self.held) >= self.limit:
-            longest = next((each for each, idle in self.held.items() if idle), None)
+            longest = next((holder for holder, idle in self.held.items() if idle), None)
             if longest is None:
                 return False
             self.release(longest)
@@ -308,8 +308,8 @@ class Connection(asyncio.Protocol):
         httptools.HttpRequestParser(self).feed_data(head)
         path = httptools.parse_url(first[1]).path
         if path is None:  # the root in absolute form, http://host or http://host?query
-            head, found = _ROOT.subn(rb"\1/", head)
-            path = b"/" * found
+            head, roots = _ROOT.subn(rb"\1/", head)
+            path = b"/" * roots
         if not path or not path.isascii():
             raise ValueError
         if b" \r\n" in head or b"\t\r\n" in head:  # spaces after a value are no part of it, and httptools leaves them
@@ -342,10 +342,10 @@ class Connection(asyncio.Protocol):
         """Pass a body in chunks on (RFC 9112, section 7.1), but no extensions and trailers."""
         claimed, self._around = 0, self.limits.max_header_bytes
         while True:
-            found = _CHUNK_SIZE.fullmatch((yield from self._line()))
-            if found is None:
+            digits = _CHUNK_SIZE.fullmatch((yield from self._line()))
+            if digits is None:
                 raise ValueError
-            size = int(found[1], 16)
+            size = int(digits[1], 16)
             claimed += size
             if claimed > self.limits.max_body_bytes:  # the data need not arrive to be too much
                 raise self._over(Kind.TOO_LARGE)
